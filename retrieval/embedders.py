@@ -71,7 +71,8 @@ class Embedder(Protocol):
 class HashedNgramEmbedder:
     """Character n-grams of words, hashed into a fixed number of places (Weinberger et al., arXiv 0902.2206).
 
-    Equals scikit-learn's `HashingVectorizer(analyzer="char_wb")`, which takes seconds to import.
+    It needs no model and no download, and is robust to spelling variants. The vectors are those of scikit-learn's
+    `HashingVectorizer(analyzer="char_wb")`, which takes seconds to import.
     """
 
     space: Space = "cosine"
@@ -116,7 +117,10 @@ class HashedNgramEmbedder:
 
 
 class SentenceTransformerEmbedder:
-    """A sentence-transformers model by hub name or path; needs `pip install medagent[sentence-transformers]`."""
+    """A sentence-transformers model by hub name or local path.
+
+    Needs the extra: `pip install medagent[sentence-transformers]`.
+    """
 
     space: Space = "cosine"
     dense_weight = NEURAL_WEIGHT
@@ -196,7 +200,11 @@ def family_prefixes(model: str, prompts: Mapping[str, str | None]) -> tuple[str,
 
 
 class MedCPTEmbedder:
-    """MedCPT as its authors use it (Jin et al., Bioinformatics 2023): two BERT encoders, [CLS], inner product."""
+    """MedCPT as its authors use it (Jin et al., Bioinformatics 2023).
+
+    It has two BERT encoders, takes the [CLS] vector as it is, and compares by inner product. Articles are encoded as
+    pairs of title and text in up to 512 tokens, queries in up to 64.
+    """
 
     space: Space = "ip"
     dense_weight = NEURAL_WEIGHT

@@ -50,7 +50,10 @@ class Tool(ABC):
 
 
 class Toolbox:
-    """Sends a query such as "dose: 15 mg 70 kg" to the tool named `dose`, and others to the corpus."""
+    """A retriever that sends a query such as "dose: 15 mg 70 kg" to the tool named `dose`, and others to the corpus.
+
+    Say in `protocol.instructions` which tools there are. A result is one passage with the call for its title.
+    """
 
     def __init__(self, retriever: Retriever, tools: list[Tool]) -> None:
         names = [tool.name.lower() for tool in tools]
