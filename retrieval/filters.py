@@ -170,11 +170,7 @@ def fold(text: str) -> str:
 
 @lru_cache(maxsize=1000)
 def language_code(text: str) -> str:
-    """The shortest code of a language by its codes (ISO 639 and MEDLINE's), its English name or its own; else the text.
-
-    >>> language_code("eng"), language_code("French"), language_code("Deutsch"), language_code("pt-BR")
-    ('en', 'fr', 'de', 'pt')
-    """
+    """The shortest code of a language by its codes (ISO 639 and MEDLINE's), its English name or its own; else the text."""
     plain = fold(text)
     first = plain.split(" ")[0]
     found = _language_names().get(plain, first)
@@ -195,20 +191,12 @@ def _language_names() -> dict[str, str]:
 
 @lru_cache(maxsize=10_000)
 def main_heading(text: str) -> str:
-    """A keyword without MeSH's subheading and star, as it is compared.
-
-    >>> main_heading("*Asthma/drug therapy")
-    'asthma'
-    """
+    """A keyword without MeSH's subheading and star, as it is compared."""
     return fold(text.partition("/")[0].strip("* "))
 
 
 def date_fits(said: str, operator: str, wanted: str) -> bool:
-    """Whether a date fits, as far as both say it; where that does not decide, it does not.
-
-    >>> date_fits("2021-03-05", "=", "2021-03"), date_fits("2021", "<", "2021-03"), date_fits("2020", "<", "2021-03")
-    (True, False, True)
-    """
+    """Whether a date fits, as far as both say it; where that does not decide, it does not."""
     if not re.fullmatch(r"\d{4}(-\d{2}(-\d{2})?)?", said):
         said = said[:4] if re.match(r"\d{4}(?!\d)", said) else ""
     if not said:

@@ -119,11 +119,7 @@ def _similar(a: frozenset[tuple[str, ...]], b: frozenset[tuple[str, ...]], thres
 
 
 def evidence_level(types: Iterable[str]) -> float:
-    """The highest level of a passage's types, from 0 (unknown, letter, editorial) to 1 (guideline).
-
-    >>> evidence_level(["Journal Article", "Meta-Analysis"]), evidence_level(["Letter"])
-    (0.9, 0.0)
-    """
+    """The highest level of a passage's types, from 0 (unknown, letter, editorial) to 1 (guideline)."""
     return max((_level(name) for name in types), default=0.0)
 
 

@@ -139,20 +139,12 @@ Read = Callable[[OpenFile], Iterator[Item]]
 
 
 def is_retracted(title: str) -> bool:
-    """Whether a title marks its article as retracted or withdrawn.
-
-    >>> [is_retracted(title) for title in ("RETRACTED: Vitamin Q.", "Withdrawn patients in trials", "X [retracted]")]
-    [True, False, True]
-    """
+    """Whether a title marks its article as retracted or withdrawn."""
     return bool(_RETRACTED.search(title))
 
 
 def is_notice(title: str) -> bool:
-    """Whether a title is that of a retraction's notice.
-
-    >>> [is_notice(title) for title in ("Retraction: Fictase in myeloma", "Retraction of the tongue in infants")]
-    [True, False]
-    """
+    """Whether a title is that of a retraction's notice."""
     return bool(_NOTICE.search(title))
 
 
