@@ -159,11 +159,7 @@ NO_FILTER = Filter()
 
 @lru_cache(maxsize=200_000)  # what filters compare are a few sources, types and keywords again and again
 def fold(text: str) -> str:
-    """A text as it is compared: without case, accents and hyphens.
-
-    >>> fold("Behçet's  Meta-Analysis")
-    "behcet's meta analysis"
-    """
+    """A text as it is compared: without case, accents and hyphens."""
     plain = strip_accents(unicodedata.normalize("NFKC", text)).casefold().replace("’", "'")
     return " ".join(re.sub(r"[-_‐‑–]", " ", plain).split())
 

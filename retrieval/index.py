@@ -129,10 +129,7 @@ def sync_index(
     progress: Progress = no_progress,
     changes: Changes | None = None,
 ) -> Manifest:
-    """Make an index equal to its sources: add, replace, and remove what they no longer hold.
-
-    Documents of other sources stay. With `dry_run` nothing is written, and `changes` collects what would be.
-    """
+    """Make an index equal to its sources: add, replace, remove. With `dry_run` only `changes` is filled."""
     folder, corpus, changes = Path(index), as_corpus(sources), Changes() if changes is None else changes
     if not dry_run:
         return _update(folder, corpus, embedder, progress, changes, prune=True)

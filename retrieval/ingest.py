@@ -154,10 +154,7 @@ def _vectors(store: PassageStore, passages: list[Passage], embedder: Embedder) -
 
 
 def remove_lost(store: PassageStore, corpus: Corpus, changes: Changes) -> bool:
-    """Take out documents of a corpus that its last reading did not see, and forget the parts that it lost.
-
-    Documents of unreadable parts stay, and all where none would be left. Returns whether parts must be read again.
-    """
+    """Take out documents that a corpus lost, but for unreadable parts; returns whether parts must be read once more."""
     gone, lost = _gone(store, corpus, changes, {corpus.key(p): p.fingerprint for p in corpus.parts})
     if gone and len(gone) == store.documents.count():
         changes.add("skipped", corpus.identity, "nothing was taken out, since nothing would be left")

@@ -184,11 +184,7 @@ def show_stats(found: dict[str, Any], *, as_json: bool) -> str:
 
 
 def rebuild_index(folder: Path, embedder: Embedder | None = None, *, progress: Progress = no_progress) -> Manifest:
-    """Make Chroma and BM25 afresh from stored passages and vectors; with an embedder, damaged vectors too.
-
-    Raises:
-        IndexMismatchError: passages or vectors are damaged, or a part of a corpus is half read.
-    """
+    """Make Chroma and BM25 afresh from undamaged passages and vectors; with an embedder, damaged vectors too."""
     manifest = Manifest.read(folder)
     if embedder is not None:
         check_embedder(folder, manifest, embedder)

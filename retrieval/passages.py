@@ -110,14 +110,7 @@ def document_of(name: str) -> str:
 
 
 def names_found(names: Collection[str], passages: Iterable[Passage]) -> set[str]:
-    """The names that one of the passages meets: its id, its document's, or that of a passage of its text.
-
-    A benchmark may name a whole article as evidence, which an index holds in pieces.
-
-    >>> piece = Passage("pubmed:1#2", "", "text", document="pubmed:1")
-    >>> sorted(names_found(["pubmed:1", "pubmed:2"], [piece]))
-    ['pubmed:1']
-    """
+    """The names (of passages, documents, or passages of one text) that one of the passages meets."""
     held = {name for passage in passages for name in (passage.id, passage.document, text_key(passage.id)) if name}
     return {name for name in names if name in held or text_key(name) in held}
 

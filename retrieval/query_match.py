@@ -190,11 +190,7 @@ def read_synonyms(folder: Path) -> list[list[Term]]:
 
 
 def set_synonyms(folder: Path, file: Path) -> tuple[int, int]:
-    """Keep a file's terms with an index, in place of any before; returns how many groups, and how many left out.
-
-    Raises:
-        RetrievalError: the file cannot be read, or has no two terms of one meaning.
-    """
+    """Keep a file's terms with an index, in place of any before; returns how many groups, and how many left out."""
     manifest = Manifest.read(folder)
     analyser = Analyser(manifest.settings.analyser)
     groups, terms = [], 0

@@ -189,10 +189,7 @@ class PassageStore(StoredRows):
             self._db.executemany("DELETE FROM parts WHERE name = ?", [(name,) for name in names])
 
     def restore(self, names: Sequence[str]) -> str | None:
-        """Let what was withdrawn under these names come back; every part then counts as unread.
-
-        Returns a name under which nothing was withdrawn, and changes nothing where there is one.
-        """
+        """Let what was withdrawn under these names come back; returns an unknown name, and changes nothing then."""
         try:
             with self._db:
                 for name in names:

@@ -177,17 +177,14 @@ def _ef_search(num_rows: int) -> int:
 def exact_nearest(
     queries: NDArray[np.float32], vectors: NDArray[np.float32], rows: NDArray[np.int64], *, space: Space, top_k: int
 ) -> list[list[tuple[float, int]]]:
-    """The exact form of `ChromaVectors.nearest` over the given rows only: (distance, row), ties by row.
-
-    Sums are rounded from float64 to float32, as their last bit would else depend on the vectors beside them.
-    """
+    """The exact form of `ChromaVectors.nearest` over the given rows only: (distance, row), ties by row."""
     best: list[list[tuple[float, int]]] = [[] for _ in queries]
     asked = _unit(queries.astype(np.float64)) if space == "cosine" else queries.astype(np.float64)
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]
         some = np.asarray(vectors[block], dtype=np.float64)
         found = 1 - asked @ (_unit(some) if space == "cosine" else some).T
-        for i, distances in enumerate(found.astype(np.float32)):
+        for i, distances in enumerate(found.astype(np.float32)):  # the last bit depends on the vectors beside
             order = np.argsort(distances, kind="stable")[:top_k]
             best[i] = sorted([*best[i], *((float(distances[j]), int(block[j])) for j in order)])[:top_k]
     return best

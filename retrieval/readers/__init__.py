@@ -49,12 +49,7 @@ def read_file(file: OpenFile) -> Iterator[Item]:
 
 
 def read_documents(path: str | Path) -> Iterator[Item]:
-    """The documents of a file, and what had to be skipped.
-
-    Raises:
-        KeyError: files of this kind are not read; see `READERS`.
-        OSError: the file cannot be opened.
-    """
+    """The documents of a file, and what had to be skipped; a `KeyError` for kinds without a reader."""
     file = OpenFile(Path(path), Path(path).name)
     try:
         yield from read_file(file)

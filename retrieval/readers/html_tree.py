@@ -135,10 +135,7 @@ def _plain_table(table: HtmlElement) -> None:
 
 
 def _spread(rows: list[HtmlElement]) -> tuple[list[list[str]], list[bool]]:
-    """The texts of rows with spans written out, and whether each row names columns.
-
-    A cell over several columns stands in each where it names them, and in the first elsewhere.
-    """
+    """The texts of rows with spans written out (names in each column, else in the first), and which rows are heads."""
     found: list[list[str]] = []
     heads: list[bool] = []
     open_: dict[int, tuple[int, str]] = {}  # by column: rows still to fill, and with what
