@@ -19,7 +19,10 @@ class NoRetriever:
 
 
 class UnreliableRetriever:
-    """Answers a share of the queries, drawn by their hash, with unrelated passages, to train for that."""
+    """Answers a share of the queries with unrelated passages, so that training teaches what to do then.
+
+    Which queries fail is decided by their hash, so equal calls give equal results.
+    """
 
     def __init__(self, retriever: HybridRetriever, share: float = 0.1, seed: int = 0) -> None:
         """`share` of distinct queries fail."""
