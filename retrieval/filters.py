@@ -166,7 +166,7 @@ def fold(text: str) -> str:
 
 @lru_cache(maxsize=1000)
 def language_code(text: str) -> str:
-    """The shortest code of a language by its codes (ISO 639 and MEDLINE's), its English name or its own; else the text."""
+    """The shortest code of a language by a code (ISO 639, MEDLINE's), its English name or its own; else the text."""
     plain = fold(text)
     first = plain.split(" ")[0]
     found = _language_names().get(plain, first)
