@@ -15,7 +15,7 @@ from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict
 from medagent.protocol import NOT_ADVICE, TurnProtocol, citations, marked_letters
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.chunking import sentence_spans
-from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.passages import Passage
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.tools import replaced_words
 from medagent.types import Rollout, StopReason, Turn
@@ -248,9 +248,8 @@ class Steps:
             "thought": self._protocol.parse(turn.text).think,
             "query": turn.query,
             "replaced": replaced_words(self._retriever, turn.query) if turn.query is not None else {},
-            "passages": [_shown(hit, number) for number, hit in enumerate(turn.hits, start=first)],
+            "passages": [
+                {"number": number, "score": hit.score, "passage": hit.passage.to_json()}
+                for number, hit in enumerate(turn.hits, start=first)
+            ],
         }
-
-
-def _shown(hit: Hit, number: int) -> dict[str, Any]:
-    return {"number": number, "score": hit.score, "passage": hit.passage.to_json()}

@@ -18,7 +18,7 @@ from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.tools import Toolbox
+from medagent.retrieval.tools import corpus_of
 from medagent.types import Rollout
 
 log = logging.getLogger("medagent.evidence")
@@ -110,11 +110,10 @@ def names_of(retriever: Retriever) -> Names:
 
     An index with more than `MAX_TITLES` titles gives none: nobody would notice the ones left out.
     """
-    while isinstance(retriever, Toolbox):
-        retriever = retriever.retriever
-    if not isinstance(retriever, HybridRetriever):
+    corpus = corpus_of(retriever)
+    if not isinstance(corpus, HybridRetriever):
         return Names(())
-    titles = retriever.titles(limit=MAX_TITLES + 1)
+    titles = corpus.titles(limit=MAX_TITLES + 1)
     if len(titles) > MAX_TITLES:
         log.warning("names near misspelt ones: not offered, as the index has more than %d titles.", MAX_TITLES)
         return Names(())

@@ -104,6 +104,10 @@ def judge(rollout: Rollout, entails: Entailment = LexicalRule(), names: Names = 
     return replace(found.verdict(), contradicts=found.said.contradicts)
 
 
+def _partly(text: str, numbers: Sequence[int], missing: tuple[str, ...] = ()) -> EvidenceVerdict:
+    return EvidenceVerdict(EvidenceKind.PARTLY, text, tuple(numbers), missing)
+
+
 class _Judgement:
     def __init__(self, rollout: Rollout, answer: str, entails: Entailment, names: Names) -> None:
         self._question, self._answer, self._entails = rollout.question, answer, entails
@@ -138,39 +142,35 @@ class _Judgement:
             return self._of_another_subject(stating)
         answering = [number for number in on_subject if self._answers(number)]
         if not answering:
-            about = quoted(headings([self._passages[number - 1] for number in on_subject]))
-            text = f"The passage is about {about}, but states no answer to this."
+            text = f"{self._about(on_subject)}, but states no answer to this."
             return EvidenceVerdict(EvidenceKind.SOMETHING_ELSE, text)
         on_subject = answering
         if not self._name and (elsewhere := self._statements_elsewhere()):
             text = f"{elsewhere} of the {len(self.said.statements)} things said are of another subject."
-            return EvidenceVerdict(EvidenceKind.PARTLY, text, tuple(on_subject))
+            return _partly(text, on_subject)
         telling = [number for number in on_subject if self._tells(number)]
         if not telling:
             kind = " or ".join(kind.name for kind in self._asked.kinds)
-            about = quoted(headings([self._passages[number - 1] for number in on_subject]))
-            return EvidenceVerdict(
-                EvidenceKind.SOMETHING_ELSE, f"The passage is about {about}, but tells nothing of {kind}."
-            )
+            text = f"{self._about(on_subject)}, but tells nothing of {kind}."
+            return EvidenceVerdict(EvidenceKind.SOMETHING_ELSE, text)
         close = [number for number in telling if self._states_it_closely(number)]
         if not close:
             text = f"{numbered(telling)} mentions the question's words and the answer's, but not in one sentence."
-            return EvidenceVerdict(EvidenceKind.PARTLY, text, tuple(telling))
+            return _partly(text, telling)
         telling = [number for number in close if not self._only_supposed(number)]
         if not telling:
             text = f"{numbered(close)} gives this as a belief or a guess."
-            return EvidenceVerdict(EvidenceKind.PARTLY, text, tuple(close))
+            return _partly(text, close)
         if self.said.contradicts:
             option = self._question.options[LETTERS.index(self.said.letter or "A")]
-            return EvidenceVerdict(
-                EvidenceKind.PARTLY,
+            return _partly(
                 f"What is said stands in {numbered(telling)}. But the letter ({self.said.letter}) stands for "
                 f"\u201c{option}\u201d, which the answer does not say, so the letter is not shown.",
-                tuple(telling),
+                telling,
             )
         if self.said.decides:
             text = f"What follows is stated in {numbered(telling)}. Whether it means yes or no must be read."
-            return EvidenceVerdict(EvidenceKind.PARTLY, text, tuple(telling))
+            return _partly(text, telling)
         return EvidenceVerdict(EvidenceKind.STATED, f"Stated in {numbered(telling)}.", tuple(telling))
 
     def _stating(self) -> list[int]:
@@ -256,10 +256,8 @@ class _Judgement:
         numbers = sorted({number for each in stated for number in each.cited})
         if not any(self._asked.named_in(self._words_around(number)) for number in numbers):
             return None
-        return EvidenceVerdict(
-            EvidenceKind.PARTLY,
-            f"Only {len(stated)} of the {len(self.said.statements)} things said stand in what is cited.",
-            tuple(numbers),
+        return _partly(
+            f"Only {len(stated)} of the {len(self.said.statements)} things said stand in what is cited.", numbers
         )
 
     def _of_a_decision(self) -> EvidenceVerdict:
@@ -267,30 +265,20 @@ class _Judgement:
         on_subject = [number for number in self._cited if self._asked.share_in(self._words_around(number)) >= 0.5]
         if not on_subject:
             return self._of_another_subject(self._cited) if self._cited else self._not_said("The answer cites nothing.")
-        return EvidenceVerdict(
-            EvidenceKind.PARTLY,
-            f"{numbered(on_subject)} is on the subject. Whether it says this must be read.",
-            tuple(on_subject),
-        )
+        return _partly(f"{numbered(on_subject)} is on the subject. Whether it says this must be read.", on_subject)
 
     def _of_another_subject(self, numbers: Sequence[int]) -> EvidenceVerdict:
         around = max((self._words_around(number) for number in numbers), key=self._asked.share_in)
         missing = self._asked.missing_from(around)
         words = tuple(self._asked.subject[form] for form in missing)
         if len(self._asked.subject) > LONG_SUBJECT and self._asked.share_in(around) >= SOME_OF_A_CASE:
-            return EvidenceVerdict(
-                EvidenceKind.PARTLY,
-                f"{numbered(numbers)} states the answer, but not the whole case. It does not mention: "
-                f"{', '.join(words[:8])}.",
-                tuple(numbers),
-                words,
-            )
-        about = quoted(headings([self._passages[number - 1] for number in numbers]))
-        return self._with_names(
-            EvidenceKind.SOMETHING_ELSE,
-            f"The passage is about {about}, and does not mention {', '.join(words[:4])}.",
-            missing,
-        )
+            text = f"{numbered(numbers)} states the answer, but not the whole case. It does not mention: "
+            return _partly(f"{text}{', '.join(words[:8])}.", numbers, words)
+        text = f"{self._about(numbers)}, and does not mention {', '.join(words[:4])}."
+        return self._with_names(EvidenceKind.SOMETHING_ELSE, text, missing)
+
+    def _about(self, numbers: Sequence[int]) -> str:
+        return f"The passage is about {quoted(headings([self._passages[number - 1] for number in numbers]))}"
 
     def _not_said(self, text: str) -> EvidenceVerdict:
         everywhere = frozenset[str]().union(*(words_of(passage) for passage in self._passages))

@@ -203,8 +203,7 @@ def what_is_asked(question: str) -> str:
 
 def describes(question: str) -> bool:
     """Whether a question describes its subject instead of naming it: "the disease whose sign is ..."."""
-    plain = folded(question)
-    return bool(_OF_WHICH.search(plain) or _WITH_A.search(plain))
+    return what_is_asked(question) != folded(question)
 
 
 def tells(text: str, kinds: tuple[QuestionKind, ...]) -> bool:

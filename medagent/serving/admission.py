@@ -119,14 +119,14 @@ class Admission:
     verdicts: Counter[str] = field(default_factory=Counter)
     removed_citations: int = 0
     durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
-    running: int = 0
     replaced: int = 0
-    _queue: deque[asyncio.Future[None]] = field(default_factory=deque, repr=False)
     _asking: Counter[str] = field(default_factory=Counter, repr=False)
     _current: _InUse = field(init=False, repr=False)
+    _places: asyncio.Semaphore = field(init=False, repr=False)
 
     def __post_init__(self, first: Agent) -> None:
         """One batcher for all, so that their searches share batches."""
+        self._places = asyncio.Semaphore(self.limits.max_running)
         self._current = _InUse(first, first.search_batcher(retries=SEARCH_RETRIES))
 
     @property
@@ -150,9 +150,14 @@ class Admission:
         await self._current.agent.policy.disconnect()
 
     @property
+    def running(self) -> int:
+        """How many questions have a place."""
+        return min(self._asking.total(), self.limits.max_running)
+
+    @property
     def waiting(self) -> int:
         """How many questions are admitted and wait for a place."""
-        return len(self._queue)
+        return self._asking.total() - self.running
 
     @property
     def full(self) -> bool:
@@ -188,16 +193,14 @@ class Admission:
                 f"this agent may have {room.max_total_tokens:,}. Ask something shorter."
             )
         events: asyncio.Queue[Event | None] = asyncio.Queue()
-        ahead, place = self.waiting, self._take_place()
-        if not place.done():
-            events.put_nowait(Event("waiting", {"ahead": ahead}))
-        task = asyncio.create_task(self._answered(job, place, events, rewritten_question, history, where))
+        if self.running == self.limits.max_running:
+            events.put_nowait(Event("waiting", {"ahead": self.waiting}))
+        task = asyncio.create_task(self._answered(job, events, rewritten_question, history, where))
         self._asking[asker] += 1
 
         def ended(task: asyncio.Task[Answer]) -> None:  # also where it is cancelled before its first step
             self.outcomes[_outcome(task)] += 1
             self._asking -= Counter([asker])  # which drops those that ask nothing
-            self._give_back(place)
             events.put_nowait(None)
 
         task.add_done_callback(ended)
@@ -210,7 +213,6 @@ class Admission:
     async def _answered(
         self,
         job: Job,
-        place: asyncio.Future[None],
         events: asyncio.Queue[Event | None],
         rewritten_question: str | None,
         history: Sequence[str],
@@ -220,8 +222,7 @@ class Admission:
         began = time.monotonic()
         try:
             async with asyncio.timeout(self.limits.timeout_s):
-                await place
-                async with self._taken() as taken:
+                async with self._places, self._taken() as taken:
                     tell = Steps(taken.agent.protocol, taken.agent.retriever)
                     search = taken.search.within(where)
                     answer = await answer_job(
@@ -256,30 +257,6 @@ class Admission:
                 f"{self._asking[asker]} questions of this token are not answered yet, which is its limit.",
                 self.retry_after_s(),
             )
-
-    def _take_place(self) -> asyncio.Future[None]:
-        """A place, or a future that is done when there is one."""
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self.running < self.limits.max_running:
-            self.running += 1
-            place.set_result(None)
-        else:
-            self._queue.append(place)
-        return place
-
-    def _give_back(self, place: asyncio.Future[None]) -> None:
-        """Give the place to the question that has waited longest. One that still waits only leaves the queue."""
-        if place in self._queue:
-            self._queue.remove(place)
-            return
-        if place.cancelled():
-            return
-        while self._queue:
-            following = self._queue.popleft()
-            if not following.done():  # or else it has just left
-                following.set_result(None)
-                return
-        self.running -= 1
 
     @asynccontextmanager
     async def _taken(self) -> AsyncIterator[_InUse]:

@@ -23,7 +23,7 @@ from medagent.serving import openai_form as openai
 from medagent.serving.admission import Admission, Answering
 from medagent.serving.background import Searchable
 from medagent.serving.middleware import MAX_BODY_BYTES, Guards
-from medagent.serving.page import Example, Feedback, QuizItem, Report, add_page, add_quiz, corpus_of
+from medagent.serving.page import Example, Feedback, QuizItem, Report, add_page, add_quiz, described_corpus
 from medagent.serving.responses import (
     ModelError,
     answer_events,
@@ -90,7 +90,7 @@ def make_app(
         app,
         name=name,
         examples=examples,
-        corpus=lambda: corpus_of(admission.agent.retriever),
+        corpus=lambda: described_corpus(admission.agent.retriever),
         feedback=bool(feedback),
         quiz=bool(quiz),
     )
@@ -164,12 +164,12 @@ class Service:
         if asked.utility is not None:
             if body.stream:
                 return stream(utility_chunks(id_, self.name, asked.utility, usage=usage))
-            return JSONResponse(openai.utility_completion(id_, self.name, asked.utility))
+            return JSONResponse(openai.completion(id_, self.name, asked.utility))
         answering, _ = await self._start(id_, [*asked.before, asked.question], body, request, history=asked.history)
         if body.stream:
             return stream(chat_chunks(answering, request, id_, self.name, usage=usage))
         turns, answer = await unless_gone(request, answering.whole())
-        return JSONResponse(openai.completion(id_, self.name, answer, turns))
+        return JSONResponse(openai.answer_completion(id_, self.name, answer, turns))
 
     async def models(self) -> dict[str, Any]:
         """The agent, as OpenAI's API lists models."""

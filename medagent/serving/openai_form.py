@@ -191,19 +191,16 @@ def _refuse_shapes(body: ChatRequest) -> None:
         raise RefusedError("modalities", f"modalities {body.modalities} are not supported: answers are text.")
 
 
-def completion(id: str, model: str, answer: dict[str, Any], turns: list[dict[str, Any]]) -> dict[str, Any]:
+def answer_completion(id: str, model: str, answer: dict[str, Any], turns: list[dict[str, Any]]) -> dict[str, Any]:
     """A whole chat completion. The extra field `medagent` holds the steps and the checked answer."""
-    steps = {"turns": turns, "answer": answer}
-    whole = _completion(id, model, content_of(answer), finish=finish_reason(answer), usage=answer["usage"])
-    return {**whole, "medagent": steps}
+    whole = completion(id, model, content_of(answer), finish=finish_reason(answer), usage=answer["usage"])
+    return {**whole, "medagent": {"turns": turns, "answer": answer}}
 
 
-def utility_completion(id: str, model: str, text: str) -> dict[str, Any]:
-    """A completion that no agent was asked for, such as a title."""
-    return _completion(id, model, text, finish="stop", usage=NO_USAGE)
-
-
-def _completion(id: str, model: str, text: str, *, finish: str, usage: dict[str, int]) -> dict[str, Any]:
+def completion(
+    id: str, model: str, text: str, *, finish: str = "stop", usage: dict[str, int] = NO_USAGE
+) -> dict[str, Any]:
+    """A completion. By default no agent was asked for it, as for a title."""
     message = {"role": "assistant", "content": text, "refusal": None}
     return {
         "id": id,

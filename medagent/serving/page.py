@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Response
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -28,7 +28,7 @@ from medagent.protocol import NOT_ADVICE
 from medagent.retrieval.passages import Hit
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.tools import Toolbox
+from medagent.retrieval.tools import corpus_of
 from medagent.serving.openai_form import MAX_CHARACTERS
 from medagent.types import LETTERS, Question
 
@@ -45,33 +45,20 @@ class Example(BaseModel):
     options: Annotated[list[str], Field(max_length=len(LETTERS))] = []
 
 
-def read_examples(path: Path) -> list[Example]:
-    """The first six questions of a JSON-lines file ("question", and "options" where there are any)."""
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        return [Example.model_validate_json(line) for line in lines[:MAX_EXAMPLES]]
-    except (OSError, UnicodeDecodeError, ValidationError) as error:
-        raise ConfigError(
-            f"examples {path}: cannot be read ({error}). Give JSON lines such as "
-            f"{json.dumps({'question': 'What treats gout?', 'options': []})}."
-        ) from error
-
-
-def corpus_of(retriever: Retriever) -> dict[str, Any] | None:
+def described_corpus(retriever: Retriever) -> dict[str, Any] | None:
     """The passages, largest sources and years of an index in this process. None for one elsewhere.
 
     `sources` are for a sentence, `names` for a search that is limited to one.
     """
-    while isinstance(retriever, Toolbox):
-        retriever = retriever.retriever
-    if not isinstance(retriever, HybridRetriever):
+    corpus = corpus_of(retriever)
+    if not isinstance(corpus, HybridRetriever):
         return None
-    names, years = retriever.sources(limit=OFFERED_SOURCES), retriever.years()
+    names, years = corpus.sources(limit=OFFERED_SOURCES), corpus.years()
     return {
-        "passages": len(retriever) if retriever.where.empty else len(retriever.rows_matching(retriever.where)),
+        "passages": len(corpus) if corpus.where.empty else len(corpus.rows_matching(corpus.where)),
         "names": names,
         "sources": names[:MAX_SOURCES],
-        "more_sources": max(0, retriever.num_sources() - MAX_SOURCES),
+        "more_sources": max(0, corpus.num_sources() - MAX_SOURCES),
         "years": list(years) if years else None,
     }
 
@@ -118,6 +105,8 @@ def add_page(
 
 LOOKED_AT, SHOWN = 10, 2  # passages that are searched for evidence, and those shown
 MAX_ITEMS = 500
+_EXAMPLE = '{"question": "What treats gout?", "options": []}'
+Row = TypeVar("Row", bound=BaseModel)
 
 
 class QuizItem(BaseModel):
@@ -140,20 +129,24 @@ class Try(BaseModel):
     choice: Annotated[str, Field(pattern=r"^[A-J]$")]
 
 
-def read_quiz(path: Path) -> list[QuizItem]:
-    """The questions of a JSON-lines file with `question`, `options` and `answer`, 500 at most.
+def read_examples(path: Path) -> list[Example]:
+    """The first six questions of a JSON-lines file ("question", and "options" where there are any)."""
+    return _read(Example, path, MAX_EXAMPLES, f"examples {path}", f"such as {_EXAMPLE}.")
 
-    Raises:
-        ConfigError: a line cannot be read, or names no option.
-    """
+
+def read_quiz(path: Path) -> list[QuizItem]:
+    """The first 500 questions of a JSON-lines file with `question`, `options` and `answer`."""
+    remedy = "with question, options, and the letter of the right one as answer."
+    return _read(QuizItem, path, MAX_ITEMS, f"quiz {path}", remedy)
+
+
+def _read(kind: type[Row], path: Path, most: int, what: str, remedy: str) -> list[Row]:
+    """The first rows of a JSON-lines file. Raises `ConfigError` where one cannot be read."""
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        return [QuizItem.model_validate_json(line) for line in lines[:MAX_ITEMS]]
+        return [kind.model_validate_json(line) for line in lines[:most]]
     except (OSError, UnicodeDecodeError, ValidationError) as error:
-        raise ConfigError(
-            f"quiz {path}: cannot be read ({error}). Give JSON lines with question, options, and the letter of the "
-            "right one as answer."
-        ) from error
+        raise ConfigError(f"{what}: cannot be read ({error}). Give JSON lines {remedy}") from error
 
 
 def add_quiz(app: FastAPI, items: Sequence[QuizItem], search: Callable[[str, int], Awaitable[list[Hit]]]) -> None:
@@ -226,12 +219,8 @@ class Feedback:
     def remember(self, id: str, question: Question, turns: list[dict[str, Any]], answer: dict[str, Any]) -> None:
         """Keep an answer for a while."""
         with self._lock:
-            self._answers[id] = {
-                "question": question.text,
-                "options": list(question.options),
-                "said": answer,
-                "turns": turns,
-            }
+            options = list(question.options)
+            self._answers[id] = {"question": question.text, "options": options, "said": answer, "turns": turns}
             while len(self._answers) > REMEMBERED:
                 self._answers.popitem(last=False)
 
@@ -243,14 +232,13 @@ class Feedback:
                 return False
             line = {
                 "id": report.id,
-                "question": found["question"],
-                "options": found["options"],
+                "question": found.pop("question"),
+                "options": found.pop("options"),
                 "answer": report.right_answer,
                 "wrong": report.wrong,
                 "note": report.note,
                 "time": datetime.now(UTC).isoformat(timespec="seconds"),
-                "said": found["said"],
-                "turns": found["turns"],
+                **found,
             }
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")

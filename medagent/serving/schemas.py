@@ -117,19 +117,17 @@ class AnswerShape(ResponseShape):
     notice: str
 
 
-class AnswersShape(ResponseShape):
-    """The response of POST /v1/answers."""
-
-    id: str
-    turns: list[TurnShape]
-    answer: AnswerShape
-
-
 class StepsShape(ResponseShape):
     """The extra field `medagent` of a chat completion."""
 
     turns: list[TurnShape]
     answer: AnswerShape
+
+
+class AnswersShape(StepsShape):
+    """The response of POST /v1/answers."""
+
+    id: str
 
 
 class CompletionShape(BaseModel):

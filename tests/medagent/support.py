@@ -1,11 +1,15 @@
-"""Tiny tokenizers of the kinds that real models have, all with the same hostile added tokens, and a protocol."""
+"""Tiny tokenizers of the kinds that real models have, with the same hostile added tokens; a protocol; an endpoint."""
 
 from __future__ import annotations
 
+import json
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import Any, ClassVar, Self
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -14,6 +18,43 @@ from transformers import PreTrainedTokenizer, PreTrainedTokenizerBase, PreTraine
 from medagent.protocol import Block, ParsedTurn, Piece, TurnProtocol, encode
 from medagent.retrieval.passages import Passage
 from medagent.types import Question
+
+
+class ChatServer(ThreadingHTTPServer):
+    """A chat endpoint that keeps what it is asked and gives the replies in order, the last again and again."""
+
+    daemon_threads = True
+    status, error = 200, "no key"
+
+    def __init__(self, *replies: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Chat)
+        self.replies, self.asked, self.url = replies, list[dict[str, Any]](), f"http://127.0.0.1:{self.server_port}/v1"
+
+
+class _Chat(BaseHTTPRequestHandler):
+    server: ChatServer
+
+    def do_POST(self) -> None:
+        asked, replies = self.server.asked, self.server.replies
+        asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(self.server.status)
+        self.end_headers()
+        choice = {"message": {"content": replies[min(len(asked), len(replies)) - 1]}, "finish_reason": "stop"}
+        found = {"choices": [choice]} if self.server.status == 200 else {"error": self.server.error}
+        self.wfile.write(json.dumps(found).encode())
+
+    def log_message(self, *arguments: object) -> None:
+        """Be silent."""
+
+
+@contextmanager
+def chat_server(*replies: str) -> Iterator[ChatServer]:
+    server = ChatServer(*replies)
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
 
 TEXTS = [
     "Gout is treated with colchicine 0.5 mg/d; allopurinol lowers uric acid (BMI > 30), p < 0.05.",

@@ -74,40 +74,19 @@ OPEN_WEBUI = (
 
 
 def test_utility_prompts_are_answered_without_the_agent(tokenizer: Any) -> None:
+    titled = (
+        "Please generate a concise, 5-word-or-less title for the conversation.\n\n"
+        '||>User:\n"What treats gout?"\n||>Title:'
+    )
+    tags = "### Task:\nGenerate 1-3 broad tags categorizing the themes of the chat."
+    follow_ups = "### Task:\nSuggest 3-5 relevant follow-up questions of the user."
+    chat_so_far = [ASKED, {"role": "assistant", "content": "x"}]
     for messages, said in [
-        (
-            [
-                {
-                    "role": "system",
-                    "content": "Please generate a concise, 5-word-or-less title for the conversation.\n\n||>User:\n"
-                    '"What treats gout?"\n||>Title:',
-                }
-            ],
-            "What treats gout",
-        ),
+        ([{"role": "system", "content": titled}], "What treats gout"),
         ([{"role": "user", "content": OPEN_WEBUI}], '{"title": "What treats gout"}'),
-        (
-            [
-                {
-                    "role": "user",
-                    "content": "### Task:\nGenerate 1-3 broad tags categorizing the themes of the chat.",
-                }
-            ],
-            '{"tags": ["Medicine"]}',
-        ),
-        (
-            [
-                {
-                    "role": "user",
-                    "content": "### Task:\nSuggest 3-5 relevant follow-up questions of the user.",
-                }
-            ],
-            '{"follow_ups": []}',
-        ),
-        (
-            [ASKED, {"role": "assistant", "content": "x"}, {"role": "user", "content": "Write a title for this chat."}],
-            "What treats gout",
-        ),
+        ([{"role": "user", "content": tags}], '{"tags": ["Medicine"]}'),
+        ([{"role": "user", "content": follow_ups}], '{"follow_ups": []}'),
+        ([*chat_so_far, {"role": "user", "content": "Write a title for this chat."}], "What treats gout"),
     ]:
 
         def never(read: str, turn: int) -> str:

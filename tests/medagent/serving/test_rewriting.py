@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -18,7 +15,7 @@ from medagent.policy import SampledTurn
 from medagent.protocol import Block
 from medagent.serving.conversation import LONGEST
 from medagent.serving.rewriting import ModelRewriter, accepted, prompt
-from tests.medagent.support import byte_level
+from tests.medagent.support import ChatServer, byte_level, chat_server
 
 GOUT = ["What causes gout?", "Sure, but what would you give a woman who has had it twice?"]
 WHOLE = "What would you give a woman who has had gout twice?"
@@ -170,44 +167,17 @@ def test_a_late_model_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> Non
     assert "not replied within 0.05 s" in caplog.text
 
 
-class Endpoint(ThreadingHTTPServer):
-    """A chat endpoint with one reply."""
-
-    daemon_threads = True
-    status, reply, error = 200, WHOLE, "no key"
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[dict[str, Any]] = []
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Endpoint
-
-    def do_POST(self) -> None:
-        self.server.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.send_response(self.server.status)
-        self.end_headers()
-        choice = {"message": {"content": self.server.reply}, "finish_reason": "stop"}
-        found = {"choices": [choice]} if self.server.status == 200 else {"error": self.server.error}
-        self.wfile.write(json.dumps(found).encode())
-
-    def log_message(self, *arguments: object) -> None:
-        """Be silent."""
-
-
 @pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    server = Endpoint()
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+def endpoint() -> Iterator[ChatServer]:
+    with chat_server(WHOLE) as server:
+        yield server
 
 
-def test_an_endpoint_rewrites_and_where_it_fails_rules_do(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_endpoint_rewrites_and_where_it_fails_rules_do(
+    endpoint: ChatServer, caplog: pytest.LogCaptureFixture
+) -> None:
     own = ScriptedPolicy(byte_level(), lambda read, turn: "never asked")
-    rewriter = rewriter_of(f"http://127.0.0.1:{endpoint.server_port}/v1", model="m", policy=own)
+    rewriter = rewriter_of(endpoint.url, model="m", policy=own)
     assert asyncio.run(rewriter(GOUT, own)) == WHOLE
     (asked,) = endpoint.asked
     assert (asked["model"], asked["temperature"]) == ("m", 0.0)
