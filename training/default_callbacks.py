@@ -94,7 +94,7 @@ def _distinct(texts: list[list[int]]) -> int:
 
 def log_at_once(trainer: Trainer, module: LightningModule, metrics: Mapping[str, float]) -> None:
     """Log an iteration's figures now: Lightning writes them after the checkpoint, and a kill would lose them."""
-    module.log_dict(metrics, logger=False, rank_zero_only=True)  # type: ignore[arg-type]
+    module.log_dict(metrics, logger=False, rank_zero_only=True)
     for logger in trainer.loggers:
         logger.log_metrics({**metrics, "epoch": trainer.current_epoch}, step=trainer.global_step)
 
