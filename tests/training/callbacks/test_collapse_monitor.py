@@ -143,16 +143,6 @@ def test_a_metric_that_is_no_number_is_a_sign_and_never_good() -> None:
     assert not verdict.good
 
 
-def test_its_state_survives_a_checkpoint() -> None:
-    rows = [*RISE, row(0.3), row(0.4)]
-    first = CollapseDetector()
-    for each in rows[:6]:
-        first.observe(each)
-    second = CollapseDetector()
-    second.restore(json.loads(json.dumps(first.state())))
-    assert second.observe(rows[6]) == first.observe(rows[6])
-
-
 @pytest.mark.parametrize(
     "wrong", [{"success_fall": 0.0}, {"spike": 1.0}, {"entropy_rise": 1.0}, {"history": 1}, {"searches_fall": 1.0}]
 )
@@ -214,20 +204,6 @@ def sabotaged(run: Path, index: Path, *, action: str, **thresholds: object) -> l
     extra.write_text(yaml.safe_dump({"trainer": {"callbacks+": callbacks}}))
     Saboteur.seen.clear()
     return [*arguments(run, index, epochs=4, **{"data.num_questions": 32}), "--config", str(extra)]
-
-
-@pytest.mark.long
-def test_the_monitor_hears_of_held_out_accuracy_in_its_own_iteration(train_index: Path, tmp_path: Path) -> None:
-    command = sabotaged(tmp_path / "run", train_index, action="report", held_out_decides=True, held_out_fall=0.3)
-    config = Path(command[1])
-    config.write_text(config.read_text().replace("every: 2", "every: 1"))
-    run = train_command(command)
-    accuracy = [each["validation/accuracy"] for each in read_metrics(run)]
-    pairs = [sum(accuracy[:2]) / 2, sum(accuracy[1:3]) / 2, sum(accuracy[2:]) / 2]
-    expected = [number for number, pair in enumerate(pairs, start=2) if pair < 0.7 * max(pairs[: number - 1])]
-    assert expected, "the sabotage shows"
-    assert [event["iteration"] for event in read_events(run)] == expected
-    assert all("validation/accuracy" in event["signs"][0] for event in read_events(run))
 
 
 @pytest.mark.long

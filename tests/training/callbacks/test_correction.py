@@ -258,14 +258,6 @@ def test_two_corrections_are_refused(experience, tmp_path) -> None:
         gradients(make_module(), [experience], tmp_path, before=two)
 
 
-def test_a_scaled_rate_is_of_one_step_alone(experience, tmp_path) -> None:
-    fresh = make_module()
-    perturb(fresh)
-    snoop = gradients(fresh, [experience, experience], tmp_path, before=[ClippingBiasCorrection()])
-    assert max(snoop.lr) < fresh.policy_lr
-    assert fresh.trainer.optimizers[0].param_groups[0]["lr"] == fresh.policy_lr
-
-
 def test_weight_decay_with_a_scaled_step_is_refused(experience, tmp_path) -> None:
     fresh = make_module(weight_decay=0.1)
     with pytest.raises(ConfigError, match="weight_decay"):
