@@ -6,6 +6,7 @@ Floors: retrieval < medagent (without cli) < evaluation < training < medagent/cl
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -130,3 +131,36 @@ def test_lines_stay_short() -> None:
         if len(line) > LONGEST_LINE
     ]
     assert not long
+
+
+def closure(module: str) -> dict[str, int]:
+    """Module -> lines of everything that importing `module` loads, the packages around each included."""
+    paths = {module_of(path): path for path in FILES}
+    lines: dict[str, int] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        waiting += [name.rpartition(".")[0]] if "." in name else []
+        if name in paths and name not in lines:
+            lines[name] = len(paths[name].read_text(encoding="utf-8").splitlines())
+            waiting += [other for other, node in imported(paths[name]) if node in tree_of(paths[name]).body]
+    return lines
+
+
+def test_a_module_pulls_in_only_so_much() -> None:
+    for module, files, lines in (
+        ("medagent.training.module", 45, 7_000),
+        ("medagent.agent", 23, 2_900),
+        ("medagent.training.run", 180, 26_000),
+    ):
+        found = closure(module)
+        size = (len(found), sum(found.values()))
+        assert size[0] <= files and size[1] <= lines, f"{module} loads {size}: {sorted(found)}"  # noqa: PT018
+
+
+def test_one_optimizer_step_is_few_files_listed_in_the_docs() -> None:
+    page = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+    section = page.split("## One optimizer step")[1].split("\n## ")[0]
+    files = [ROOT / name for name in re.findall(r"^\| `(training/[\w/]+\.py)`", section, flags=re.MULTILINE)]
+    assert 10 <= len(files) <= 14
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 3_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -86,11 +85,6 @@ def inverted_in(page: str) -> list[str]:
     return [said for said in markdown.sentences_of(page) if INVERTED.match(said) and not said.endswith("?")]
 
 
-def test_an_inverted_sentence_is_found() -> None:
-    page = "# What is this?\n\nOf a prompt so much is kept. What is it? Where it is null, nothing is. Often it is."
-    assert inverted_in(page) == ["Of a prompt so much is kept.", "Where it is null, nothing is."]
-
-
 def test_a_page_keeps_to_its_length() -> None:
     """Counted as `wc -w` does: code, tables and links included."""
     words = {name: len(text_of(name).split()) for name in WRITTEN}
@@ -159,47 +153,11 @@ def test_recipes_are_short() -> None:
     assert all(sum(bool(line.strip()) for line in recipe.splitlines()) <= 12 for recipe in recipes)
 
 
-def test_a_wrong_command_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    for line in (
-        "evaluate --agnet x",
-        "evaluate --config configs/eval/nowhere.yaml",
-        "index biuld papers/",
-        "train --config configs/experiments/own_model.yaml --model.policy_rate 1",
-        "train --config configs/nowhere.yaml",
-        "serve --port eighty",
-    ):
-        with pytest.raises((SystemExit, ConfigError)) as stop:
-            parse(markdown.words_of(f"medagent {line}"))
-        assert isinstance(stop.value, ConfigError) or stop.value.code != 0, line
-
-
 # The reference.
 
 
 def test_the_reference_is_current(capsys: pytest.CaptureFixture[str]) -> None:
     assert generate.main(["--check"]) == 0, capsys.readouterr().out
-
-
-def test_a_stale_reference_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(generate, "HERE", tmp_path)
-    monkeypatch.setattr(generate, "PAGES", {"metrics.md": generate.metrics_page})
-    assert generate.main(["--check"]) == 1
-    assert generate.main([]) == 0
-    assert generate.main(["--check"]) == 0
-    page = tmp_path / "metrics.md"
-    page.write_text(page.read_text().replace("`reward/mean`", "`reward/average`"))
-    assert generate.main(["--check"]) == 1
-    assert "reward/average" in capsys.readouterr().out
-
-
-@pytest.mark.long
-def test_the_reference_is_written_alike_by_another_process() -> None:
-    asked = [sys.executable, str(ROOT / "docs" / "reference" / "generate.py"), "--check"]
-    done = subprocess.run(asked, cwd=ROOT.anchor, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_logged_metric_is_described_and_every_described_one_is_logged() -> None:
@@ -226,73 +184,7 @@ def step(self):
     assert from_code.metrics_in(source) == {"new/metric", "kinds/*", "late/metric", "*/norm", "by/*"}
 
 
-def test_a_description_stands_for_its_own_metric() -> None:
-    assert from_code.describes("policy/grad_norm", "*/grad_norm")
-    assert from_code.describes("validation/KIND", "validation/*")
-    assert from_code.describes("validation/accuracy", "validation/accuracy")
-    assert not from_code.describes("policy/loss", "policy/losses")
-    assert not from_code.describes("validation/accuracy", "monitor/*")
-
-
-def test_every_setting_of_the_parsers_is_in_the_reference() -> None:
-    page = text_of("docs/reference/settings.md")
-    for command in from_code.CONFIGURABLE:
-        named = [name for name, _, _ in from_code.named_settings(from_code.parser_of(command))]
-        assert len(named) > 50
-        assert not [name for name in named if f"`{name}`" not in page and name != "memory_gib"]
-
-
-def test_every_option_is_in_the_reference() -> None:
-    page = text_of("docs/reference/cli.md")
-    for name, function in from_code.commands(COMMANDS):
-        section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
-        assert section, name
-        for row in from_code.command_entries(function):
-            assert row.text, f"{name}: {row.name} has no words in its docstring"
-            assert f"`--{row.name}`" in section or f"`{row.name}`" in section
-
-
 # That the checks can fail.
-
-PAGE = """# A page
-
-Short one. The name `a b c` counts once, as e.g. this does, and [a link](x.md) by its words. Ends?
-
-    medagent indented --code
-
-- An item. It has two.
-- Another (in brackets). Last
-
-| a table | is not. Read. |
-|---|---|
-
-```sh
-medagent train --config a.yaml \\
-  --model.policy_lr 1   # a comment
-$ KEY=x medagent ask "two words" | head
-cp -r docs mine && cd mine
-medagent sft
-```
-"""
-
-
-def test_sentences_are_split_and_counted() -> None:
-    said = markdown.sentences_of(PAGE)
-    lengths = [markdown.words_in(sentence) for sentence in said]
-    assert lengths == [2, 15, 1, 2, 3, 3, 1]
-    assert markdown.mean_words(PAGE) == pytest.approx(27 / 7)
-    assert markdown.long_sentences(PAGE, 14) == [said[1]]
-
-
-def test_commands_are_found_with_their_folder() -> None:
-    found = [(command.words, command.folder) for command in markdown.commands_of(PAGE)]
-    assert found == [
-        (("indented", "--code"), "."),
-        (("train", "--config", "a.yaml", "--model.policy_lr", "1"), "."),
-        (("ask", "two words"), "."),
-        (("sft",), "docs"),
-    ]
-    assert [command.copied for command in markdown.commands_of(PAGE)] == [False, False, False, True]
 
 
 def test_broken_links_and_long_lines_are_found(tmp_path: Path) -> None:

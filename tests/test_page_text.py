@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.page_text import read
-from benchmarks.pages.extractors import our_reader, pypdf_plain
+from benchmarks.pages.extractors import our_reader
 from benchmarks.pages.labels import LabelledPage, judge, labelled_documents
 
 PAGE = LabelledPage(
@@ -30,13 +30,6 @@ def test_a_page_is_judged_by_its_labels() -> None:
     assert found.rows == (1, 2), "12 is not 2"
 
 
-def test_there_are_thirty_pages() -> None:
-    documents = [*labelled_documents("pdf"), *labelled_documents("html")]
-    assert sum(len(document.pages) for document in documents) == 30
-    assert len({document.name for document in documents}) == len(documents)
-    assert labelled_documents("pdf")[0].content == labelled_documents("pdf")[0].content
-
-
 @pytest.mark.parametrize("format_", ["pdf", "html"])
 def test_our_reader_keeps_to_all_labels(format_: str, tmp_path: Path) -> None:
     kinds = read(labelled_documents(format_), our_reader, tmp_path)
@@ -47,9 +40,3 @@ def test_our_reader_keeps_to_all_labels(format_: str, tmp_path: Path) -> None:
         if counts[0] != (0 if name == "unwanted" else counts[1])
     }
     assert not wrong
-
-
-def test_a_library_alone_does_not(tmp_path: Path) -> None:
-    counts = read(labelled_documents("pdf"), pypdf_plain, tmp_path)["all"]
-    assert counts["sentences"][0] < 0.9 * counts["sentences"][1]
-    assert counts["titles"][0] < counts["titles"][1] / 2

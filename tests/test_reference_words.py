@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-
 from docs.reference import from_code
 from docs.reference.words import CLASS_WORDS, WORDS
-from tests.support import ROOT
-
-LONGEST_WORDS = 20
-LONGEST_REPEATED = 15  # words of a text that several rows may share
 
 
 def test_every_setting_has_words_and_no_word_is_left_over() -> None:
@@ -30,15 +23,3 @@ def test_every_argument_of_a_class_has_words_and_no_word_is_left_over() -> None:
     assert not bare, "name them in CLASS_WORDS of docs/reference/words.py, then make reference"
     keys = (from_code.class_keys(kind, from_code.class_entries(kind)[0]).values() for kind in kinds)
     assert not set(CLASS_WORDS).difference(*keys)
-
-
-def test_rows_of_the_settings_have_short_texts_of_their_own() -> None:
-    page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
-    texts = [re.split(r"(?<!\\)\|", line)[-2].strip() for line in page.splitlines() if line.startswith("| `")]
-    assert len(texts) > 250
-    times = Counter(text for text in texts if len(text.split()) > LONGEST_REPEATED)
-    assert not [text for text, rows in times.items() if rows > 1], "give each words of its own in words.py"
-    assert sum("Classes: " in text for text in texts) > 5
-    assert not [text for text in texts if text.count("Classes: ") > 1 or "Default: " in text]
-    words = {**WORDS, **CLASS_WORDS}
-    assert not [name for name, text in words.items() if not 0 < len(text.split()) <= LONGEST_WORDS]

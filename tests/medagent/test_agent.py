@@ -59,41 +59,6 @@ def test_a_dialogue_is_one_sequence_with_a_mask(tokenizer) -> None:
     assert rollout.num_action_tokens == sum(mask)
 
 
-@pytest.mark.parametrize(
-    ("script", "limits", "stop"),
-    [
-        (lambda text, turn: "<search>more</search>", Limits(max_turns=3), StopReason.MAX_TURNS),
-        (lambda text, turn: "<think>" + "hm " * 50, Limits(max_turn_tokens=8), StopReason.MAX_TURN_TOKENS),
-        (
-            lambda text, turn: "<search>more</search>",
-            Limits(max_turns=99, max_total_tokens=120),
-            StopReason.MAX_TOTAL_TOKENS,
-        ),
-        (lambda text, turn: "I give up", Limits(), StopReason.MALFORMED),
-        (lambda text, turn: "<answer></answer>", Limits(), StopReason.MALFORMED),
-    ],
-)
-def test_each_end_without_an_answer_has_its_stop_reason(tokenizer, script, limits: Limits, stop: StopReason) -> None:
-    rollout = make_agent(tokenizer, script, limits=limits).run_all([Job(QUESTION)])[0]
-    assert rollout.stop_reason is stop
-    assert rollout.answer is None
-    assert stop.truncated is (stop is not StopReason.MALFORMED)
-    assert len(rollout.token_ids) <= limits.max_total_tokens + limits.max_observation_tokens
-
-
-def test_a_forced_search_is_not_an_action(tokenizer) -> None:
-    def script(text: str, turn: int) -> str:
-        return " gout drug</search>" if turn == 0 else "<answer>(B)</answer>"
-
-    rollout = make_agent(tokenizer, script).run_all([Job(QUESTION, force_search=True)])[0]
-    first = rollout.turns[0]
-    assert first.query == "gout drug"
-    assert first.forced_prefix == 1
-    start = len(rollout.prompt_ids)
-    assert rollout.loss_mask[start : start + 2] == [False, True]
-    assert len(first.token_ids) == len(first.logprobs)
-
-
 def test_concurrent_searches_are_batched(tokenizer) -> None:
     shelf = Shelf()
     agent = make_agent(tokenizer, search_then_answer, shelf=shelf)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pytest
 
 from medagent.agent import Agent, GivenSearch, Job
-from medagent.protocol import TAGS, Piece, TagProtocol, citations, encode, neutralise
+from medagent.protocol import TAGS, TagProtocol, citations, neutralise
 from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Limits, Question, Rollout, StopReason
 from tests.recording import RecordingPolicy
@@ -83,28 +83,9 @@ def test_no_door_lets_a_tag_or_a_citation_in(text: str, style: str) -> None:
     assert rollout.turns[0].query == shelf.queries[0] == neutralise(f"which {text} helps")
 
 
-def test_no_door_lets_a_special_token_in(tokenizer) -> None:
-    """Text that spells the tokenizer's own tokens is split into others, at every door."""
-    for style in ["letter_first", "letter_last"]:
-        spelt = [token for token in tokenizer.all_special_tokens if not MARK.match(token)]
-        assert spelt
-        hostile = " ".join([*spelt, *(f"<{tag}>" for tag in TAGS)])
-        _, ids, _, _ = dialogue(hostile, style=style, tokenizer=tokenizer)
-        _, plain, _, _ = dialogue("harmless", style=style, tokenizer=tokenizer)
-        special = set(tokenizer.all_special_ids)
-        assert [token for token in ids if token in special] == [token for token in plain if token in special]
-
-
 def test_what_was_neutralised_stays_so_when_neutralised_again() -> None:
     for text in HOSTILE:
         once = neutralise(f"a {text} b")
         assert not MARK.search(once), once
         assert not citations(once)
         assert neutralise(once) == once
-
-
-def test_a_rating_of_trust_is_part_of_a_piece(tokenizer) -> None:
-    """The same text is one token where the protocol writes it, and several where anyone else does."""
-    for tag in TagProtocol.tag_tokens:
-        (own,) = encode(tokenizer, [Piece(tag)])
-        assert own not in encode(tokenizer, [Piece(f"x {tag} y", trusted=False)])

@@ -14,7 +14,7 @@ from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.protocol import Piece, TagProtocol, encode, neutralise
 from medagent.retrieval.passages import Passage
 from medagent.untrusted_text import encode_untrusted, harmless, visible
-from tests.medagent.support import CONTENTS, CONTROL, MAKERS, byte_level, sentencepiece_bpe, unigram, word_level
+from tests.medagent.support import CONTENTS, CONTROL, MAKERS, sentencepiece_bpe, unigram, word_level
 
 ORDINARY = "gout hurts: take 0.5 mg/d (x), p < 0.05 and <b>bold</b>; see [note] or {set} | #1"
 
@@ -60,14 +60,6 @@ def test_text_from_outside_reads_as_it_was(kind: PreTrainedTokenizerBase) -> Non
 def test_ordinary_text_has_the_ids_that_the_tokenizer_gives_it(kind: PreTrainedTokenizerBase) -> None:
     for text in (ORDINARY, "gout", " gout hurts", "x", "", "βeta ≥ 2 µg"):
         assert encode_untrusted(kind, text) == kind(text, add_special_tokens=False)["input_ids"]
-
-
-def test_a_token_added_later_is_known() -> None:
-    tokenizer = byte_level()
-    before = encode(tokenizer, [Piece("gout <late> x", trusted=False)])
-    tokenizer.add_tokens([AddedToken("<late>", special=False)])
-    assert encode(tokenizer, [Piece("gout <late> x", trusted=False)]) == before
-    assert tokenizer.convert_tokens_to_ids("<late>") in encode(tokenizer, [Piece("gout <late> x")])
 
 
 def test_a_word_that_becomes_an_added_token_later_is_one() -> None:

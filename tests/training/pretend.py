@@ -22,7 +22,7 @@ class PretendRanks:
         self._barrier = Barrier(count)
         self._slots: list[torch.Tensor] = [torch.zeros(())] * count
 
-    def trainer(self, rank: int, module: Any, **settings: Any) -> Any:
+    def trainer(self, rank: int, module: Any = None, **settings: Any) -> Any:
         """What the code asks of a Lightning trainer."""
 
         def reduce(tensor: torch.Tensor, reduce_op: str = "mean") -> torch.Tensor:
@@ -39,7 +39,8 @@ class PretendRanks:
         self._barrier.wait(TIMEOUT_S)
         together = torch.stack(self._slots)
         self._barrier.wait(TIMEOUT_S)
-        return {"sum": together.sum(0), "max": together.amax(0), "mean": together.sum(0) / self.count}[how]
+        found = {"sum": together.sum(0), "max": together.amax(0), "mean": together.sum(0) / self.count}[how]
+        return tensor.detach().copy_(found)  # in place, as torch.distributed does
 
     def run(self, work: Callable[[int], Result]) -> list[Result]:
         """What `work` returns on each rank; all run at once."""

@@ -76,21 +76,6 @@ def test_stale_rollouts_are_of_the_policy_s_iterations_ago_and_survive_a_stop(
     assert len(set(asked)) == 32, "no question is repeated"
 
 
-@pytest.mark.long
-def test_a_critic_that_sees_its_group_goes_on_as_if_it_had_not_stopped(
-    train_index: Path, tmp_path: Path, monkeypatch
-) -> None:
-    def settings(name: str) -> list[str]:
-        critic = {"model.critic_lora": "null", "model.critic_inputs": "evidence_and_group", "data.num_critic_epochs": 1}
-        groups = {"data.num_questions": 4, "data.num_samples": 4, "data.off_policy.staleness": 1}
-        return arguments(tmp_path / name, train_index, epochs=4, **critic, **groups)
-
-    whole = train_command(settings("whole"))
-    assert all(row["critic/grad_norm"] > 0 for row in read_metrics(whole))
-    stop_at(2, settings("stopped"), monkeypatch)
-    assert numbers(train_command(settings("stopped"))) == numbers(whole)
-
-
 def test_pending_rollouts_come_back_as_they_were(rollouts, tmp_path: Path) -> None:
     write_rollouts(tmp_path / "some.jsonl", rollouts)
     assert read_rollouts(tmp_path / "some.jsonl") == rollouts

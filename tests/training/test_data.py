@@ -42,13 +42,6 @@ def test_a_pass_over_the_questions_is_shuffled_once(retriever) -> None:
     assert asked[:total] == [data.questions[index].id for index in wanted]
 
 
-def test_questions_asked_again_in_an_iteration_are_other_samples(retriever) -> None:
-    data = make_data(retriever, num_questions=200)
-    numbered = data._numbered(0)
-    assert len({(question.id, repeat) for question, repeat in numbered}) == 200
-    assert max(repeat for _, repeat in numbered) == 2
-
-
 def test_rollouts_are_made_by_the_rules_of_the_run(retriever, monkeypatch) -> None:
     data, made = make_data(retriever), []
     data.agent_settings = AgentSettings(TagProtocol(instructions="Be brief."), Limits(3, 41, 130, 470), top_k=5)

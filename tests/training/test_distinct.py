@@ -6,12 +6,9 @@ from collections import Counter
 
 import pytest
 
-from medagent.evaluation.benchmarks import StarterBenchmark
-from medagent.policies.huggingface import HFPolicy
 from medagent.retrieval.controls import NoRetriever
 from medagent.training.data import RolloutData
 from medagent.training.experience import tensorize
-from medagent.training.metrics import rollout_metrics
 from medagent.types import Rollout
 from tests.recording import Dialogue, RecordingPolicy
 from tests.training.support import make_data
@@ -97,25 +94,3 @@ def test_ranks_share_out_what_one_would_ask(world_size: int) -> None:
     assert sum(map(len, questions)) == len(set.union(*questions)) == 12, "all samples of a question are on one rank"
     together = {(key, seed) for share in shares for key, seed in zip(keys(share), seeds(share), strict=True)}
     assert together == set(zip(keys(whole), seeds(whole), strict=True))
-
-
-def test_samples_and_iterations_differ_in_what_is_said(starter, retriever) -> None:
-    """With the real policy: no two samples of a question are one, nor are those of two iterations."""
-    data = make_data(retriever, num_questions=4, num_samples=4)
-    data.questions = StarterBenchmark("train", limit_per_kind=4).questions()[:4]
-    policy = HFPolicy(*starter)
-    said: dict[str, list[tuple[int, ...]]] = {}
-    for iteration in range(2):
-        for rollout in data.collect(policy, temperature=1.5, iteration=iteration, version=0, rank=0, world_size=1):
-            said.setdefault(rollout.question.id, []).append(tuple(rollout.token_ids))
-    assert [len(texts) for texts in said.values()] == [8] * 4
-    for texts in said.values():
-        assert len(set(texts[:4])) > 1, "samples"
-        assert texts[:4] != texts[4:], "iterations"
-        assert len(set(texts)) >= 6
-
-
-def test_staleness_is_how_many_iterations_the_weights_are_behind() -> None:
-    pairs = asked(made(), 5, version=3)
-    rollouts = [rollout for _, rollout in pairs]
-    assert rollout_metrics(rollouts, iteration=5, reduce=lambda own: own)["rollout/staleness"] == 2.0

@@ -12,10 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 
 from medagent.errors import ConfigError
-from medagent.training.adapters import CRITIC, POLICY
 from medagent.training.advantages import GAE
 from medagent.training.batching import split_by_tokens
 from medagent.training.callbacks.export import read_metrics
@@ -71,22 +69,6 @@ def test_a_way_to_compute_changes_no_number(way, plain, rollouts) -> None:
     again = prepare(made, rollouts, estimator=GAE(), reduce=lambda tensor: tensor, truncated="bootstrap")
     for name in ("reference_logprobs_BT", "values_BT", "advantages_BT"):
         torch.testing.assert_close(getattr(again, name), getattr(batch, name), rtol=1e-3, atol=1e-4, msg=name)
-
-
-def test_a_checkpointed_layer_is_computed_again_under_its_own_adapter(experience) -> None:
-    made = make_module(execution=Execution(gradient_checkpointing=True))
-    seen: list[str] = []
-    layer = next(each for each in made.modules() if isinstance(each, Qwen2DecoderLayer))
-    layer.register_forward_pre_hook(lambda *_: seen.append(made.shared_base._active))
-    made.train()
-    inputs = (experience.token_ids_BT, experience.attention_BT, experience.mask_BT)
-    values = made.shared_base.values(*inputs)
-    scores = made.shared_base.policy_scores(*inputs, temperature=1.0)
-    assert seen == [CRITIC, POLICY]
-    (values.sum() + scores.logprobs_BT.sum()).backward()
-    assert sorted(seen[2:]) == [CRITIC, POLICY], "computed again, each under the adapter of its forward pass"
-    assert made.shared_base._active == POLICY
-    assert all(parameter.requires_grad for parameter in made.shared_base.critic_parameters())
 
 
 def test_a_graph_of_checkpointed_layers_can_be_passed_back_more_than_once(experience) -> None:

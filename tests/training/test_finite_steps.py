@@ -21,11 +21,11 @@ from medagent.training.advantages import GAE
 from medagent.training.callbacks import ClippingBiasCorrection, TurnLevelSampling
 from medagent.training.execution import Execution
 from medagent.training.experience import Experience, loss_weights
-from medagent.training.finite_steps import FiniteSteps, in_words
+from medagent.training.finite_steps import FiniteSteps
 from medagent.training.lora import LoraSettings
 from medagent.training.objectives import ClippedSurrogate
 from medagent.training.prepare import prepare
-from medagent.training.rewards import OutcomeReward, graded
+from medagent.training.rewards import OutcomeReward
 from medagent.training.sft.supervised import SupervisedModule, to_imitate
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import OneBatch, make_data, make_module, perturb, quiet_trainer
@@ -152,14 +152,6 @@ def test_a_spoilt_step_of_the_critic_alone_changes_nothing(field, tmp_path) -> N
     assert same(*watch.after)
 
 
-def test_parts_of_a_split_micro_batch_are_all_judged(tmp_path) -> None:
-    module = make_module(execution=Execution(max_tokens=12))
-    bad = spoilt(step_of(module, "abcd"), "advantages_BT", math.nan, row=0)
-    with warned("rollouts: a sample 0"):
-        _, watch = fit(module, tmp_path, [step_of(module, "efgh"), bad])
-    assert same(*watch.after)
-
-
 class EndlessLoss(ClippedSurrogate):
     """A loss that is infinite in one part, with a gradient that is finite."""
 
@@ -252,18 +244,6 @@ def test_a_checkpoint_keeps_the_count(tmp_path) -> None:
         quiet_trainer(tmp_path, epochs=2).fit(again, loader, ckpt_path=tmp_path / "two.ckpt")
 
 
-@pytest.mark.filterwarnings("ignore:update")
-def test_a_good_step_ends_a_row_of_bad_ones_in_a_checkpoint_too(tmp_path) -> None:
-    module = make_module()
-    good, bad = step_of(module, "abcd"), spoilt(step_of(module, "efgh"), "advantages_BT", math.nan)
-    trainer, _ = fit(module, tmp_path, [bad, bad, good])
-    trainer.save_checkpoint(tmp_path / "good.ckpt")
-    again = make_module()
-    loader = DataLoader(OneBatch([bad, bad, good]), batch_size=None)
-    quiet_trainer(tmp_path, epochs=2).fit(again, loader, ckpt_path=tmp_path / "good.ckpt")
-    assert again.finite_steps.in_iteration == 2
-
-
 def test_all_ranks_decide_alike() -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([{"params": [weight], "name": "policy"}])
@@ -282,31 +262,6 @@ def test_all_ranks_decide_alike() -> None:
     assert steps.skipped
     assert weight.grad is None
     assert calls == [0.0, 0.0], "this rank's own numbers are all finite"
-
-
-class Broken:
-    """A user's reward."""
-
-    def __init__(self, reward: float, turn: float = 0.0) -> None:
-        self.reward, self.turn = reward, turn
-
-    def __call__(self, rollout: Rollout) -> Rollout:
-        turns = (rollout.turns[0], replace(rollout.turns[1], reward=self.turn))
-        return replace(rollout, reward=self.reward, turns=turns)
-
-
-@pytest.mark.parametrize(
-    ("reward", "words"),
-    [
-        (Broken(math.nan), "the reward nan"),
-        (Broken(-math.inf), "the reward -inf"),
-        (Broken(1.0, math.inf), "the reward of turn 1 inf"),
-    ],
-)
-def test_a_reward_that_is_not_finite_is_refused(reward, words) -> None:
-    with pytest.raises(ConfigError, match=rf"Broken\): gave question q, sample 4, {words}, wanted a finite"):
-        graded(reward, made("q", 4))
-    assert graded(OutcomeReward(), made("q")).reward == 0
 
 
 def test_collected_rollouts_have_finite_rewards(starter, retriever) -> None:
@@ -329,8 +284,3 @@ def test_what_preparation_reads_is_named() -> None:
         module.shared_base.critic_parameters()[-1].fill_(math.inf)
     with warned("the critic's values are not finite in a sample 0"):
         prepare(module, [made("a")], estimator=GAE(), reduce=lambda tensor: tensor)
-
-
-def test_many_names_are_shortened() -> None:
-    assert in_words(["a", "b"]) == "a, b"
-    assert in_words([str(n) for n in range(20)]).endswith("7 and 12 more")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from transformers import AutoModelForCausalLM
 
 from medagent.agent_folder import open_agent
@@ -16,13 +15,9 @@ from medagent.training.command import train_command
 from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings
 from medagent.training.memory.estimate import Load, ModelShape
-from medagent.training.objectives import clipped_surrogate
-from medagent.training.rollouts.stale_rollouts import read_rollouts
 from medagent.types import Limits
 from tests.mixtures import make_mixture
-from tests.support import CONFIGS
 from tests.training.mixtures import settings
-from tests.training.support import numbers, parser, stop_at
 
 
 @pytest.fixture(scope="module")
@@ -53,23 +48,6 @@ def test_st_ppo_trains_a_mixture_with_r3_and_its_export_loads(base: Path, train_
     assert open_agent(str(run / "agent"), index=None)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("replay", ["r2", "r3"])
-def test_a_stopped_run_with_stale_rollouts_goes_on_to_the_same_numbers(
-    replay: str, base: Path, train_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def of(name: str) -> list[str]:
-        return settings(tmp_path / name, train_index, base, epochs=3, replay=replay, **{"data.off_policy.staleness": 1})
-
-    whole = train_command(of("whole"))
-    waiting = read_rollouts(whole / "stale_rollouts" / "000002.rank0.jsonl")
-    assert all((rollout.routing is not None) == (replay == "r3") for rollout in waiting)
-    stop_at(1, of("stopped"), monkeypatch)
-    assert numbers(train_command(of("stopped"))) == numbers(whole)
-    kept = (whole / "rollouts").glob("*.jsonl")
-    assert not any("routing" in path.read_text(encoding="utf-8") for path in kept), "records for people stay small"
-
-
 def test_the_plan_counts_records_and_the_experts_that_a_token_passes(base: Path) -> None:
     shape = ModelShape.of(str(base))
     assert shape.record_bytes == 3 * 2  # layers, experts of a token, a byte each
@@ -88,37 +66,3 @@ def test_the_plan_counts_records_and_the_experts_that_a_token_passes(base: Path)
     on_gpu = load("r3", "gpu")
     assert on_gpu.parts()[name] == 4 * 100 * 6, "those of a micro-batch; the rest stays with the host"
     assert on_gpu.records() == 2 * 10 * 100 * 6
-
-
-def test_minirl_is_reinforce_against_the_sampler_with_clipped_tokens_left_out() -> None:
-    """The gradient is sum M pi / mu A grad log pi (arXiv 2512.01374), where M drops what leaves the range."""
-    written = yaml.safe_load((CONFIGS / "algorithms" / "minirl.yaml").read_text(encoding="utf-8"))
-    parsed = parser().parse_args(
-        [
-            "--config",
-            str(CONFIGS / "experiments" / "starter.yaml"),
-            "--config",
-            str(CONFIGS / "algorithms" / "minirl.yaml"),
-        ]
-    )
-    assert (parsed.data.reduction, parsed.data.off_policy.importance) == ("rollout-sum", "decoupled")
-    clip = written["model"]["policy_loss"]["init_args"]
-    old = torch.tensor([[-1.0, -2.0, -1.5, -0.7], [-0.5, -1.0, -3.0, -2.0]], dtype=torch.float64)
-    now = (old + torch.tensor([[0.1, 0.5, -0.5, 0.0], [0.5, -0.5, 0.1, -0.1]])).requires_grad_()
-    sampler = old + 0.05
-    advantages = torch.tensor([[0.6], [-0.4]], dtype=torch.float64).expand(2, 4)
-    mask = torch.tensor([[True] * 4, [True] * 3 + [False]])
-    result = clipped_surrogate(
-        now,
-        old_logprobs_BT=old,
-        advantages_BT=advantages,
-        mask_BT=mask,
-        segments_BT=torch.arange(4).expand(2, 4).where(mask, -1),
-        loss_weights_BT=mask.double() / 2,
-        truncation_BT=(old - sampler).exp().clamp(max=parsed.data.off_policy.cap) * mask,
-        **clip,
-    )
-    (found,) = torch.autograd.grad(result.objective, now)
-    kept = torch.tensor([[1, 0, 1, 1], [1, 0, 1, 0]])  # by hand: r is e^0.5 or e^-0.5, 1.65 and 0.61
-    wanted = kept * (now - sampler).exp() * advantages / 2
-    torch.testing.assert_close(found, wanted.detach())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from pydoc import locate
 
 import pytest
 
@@ -23,7 +22,6 @@ from medagent.training.rewards import (
 )
 from medagent.training.rollouts.stale_rollouts import read_rollouts, write_rollouts
 from medagent.types import Question, Rollout, StopReason, Turn
-from tests.training.support import parser
 
 NOTHING = {"well_formed": 0.0, "abstained": 0.0}  # for an answer that is not right
 IRON = Question("q", "Which disease stores iron?", answer="Hemochromatosis", aliases=("bronze diabetes",))
@@ -155,15 +153,6 @@ def test_turns_are_paid_beside_an_open_answer() -> None:
     done = TurnRewards(F1(**NOTHING), gold_hit=0.2, search_cost=0.02)(rollout)
     assert [turn.reward for turn in done.turns] == pytest.approx([0.18, 0.0])
     assert (done.reward, done.total_reward) == pytest.approx((2 / 3, 2 / 3 + 0.18))
-
-
-@pytest.mark.parametrize("name", ["F1", "ExactMatch", "ContainsAnswer"])
-def test_a_yaml_names_a_reward_with_its_settings(name: str) -> None:
-    named = f"medagent.training.rewards.{name}"
-    given = ["--config", "configs/experiments/starter.yaml", f"--data.reward={named}", "--data.reward.well_formed=-0.5"]
-    parsed = parser().parse_args(given)
-    assert locate(parsed.data.reward.class_path) is locate(named)
-    assert parsed.data.reward.init_args.well_formed == -0.5
 
 
 def test_a_score_of_ones_own_is_two_methods() -> None:

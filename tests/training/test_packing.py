@@ -102,12 +102,6 @@ def test_limits_that_only_longer_rows_show_are_refused(family, tokenizer) -> Non
         check_packing(shared_base.base, shared_base.execution)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_the_starter_can_be_packed(attention) -> None:
-    execution = Execution(packed=True, attention=attention)
-    check_packing(make_module(execution=execution).shared_base.base, execution)
-
-
 class OwnPositions(torch.nn.Module):
     """A decoder that numbers tokens itself, whatever it is told."""
 

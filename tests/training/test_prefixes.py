@@ -28,7 +28,6 @@ from medagent.training.execution import Execution
 from medagent.training.forward import check_packing
 from medagent.training.lora import LoraSettings
 from medagent.training.prefixes import PrefixTree, shared_with_earlier
-from tests.training.support import make_module
 
 VOCABULARY = 50
 SMALL = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -239,7 +238,3 @@ def test_the_sampler_beside_a_tree_reads_as_before() -> None:
         twin = roles.sampling_twin()(input_ids=ids).logits
         wanted = roles_of(FAMILIES["llama"], PLAIN).sampling_twin()(input_ids=ids).logits
     torch.testing.assert_close(twin, wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_the_starter_can_share_prefixes() -> None:
-    check_packing(make_module(execution=SHARED).shared_base.base, SHARED)

@@ -175,16 +175,6 @@ def test_a_run_whose_settings_name_a_class_by_another_path_goes_on(tmp_path: Pat
         _refuse_changes(tmp_path, before, settings("medagent.training.ExactMatch", 4))
 
 
-def test_a_truncated_checkpoint_is_passed_over(tmp_path: Path, capsys) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    torch.save({"x": 1}, tmp_path / "checkpoints" / "epoch=0.ckpt")
-    data = (tmp_path / "checkpoints" / "epoch=0.ckpt").read_bytes()
-    (tmp_path / "checkpoints" / "epoch=1.ckpt").write_bytes(data[: len(data) // 2])
-    os.utime(tmp_path / "checkpoints" / "epoch=1.ckpt", (2e9, 2e9))
-    assert newest_checkpoint(tmp_path) == tmp_path / "checkpoints" / "epoch=0.ckpt"
-    assert "cannot be read" in capsys.readouterr().out
-
-
 def test_a_run_of_an_earlier_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "config.yaml").write_text("trainer: {accumulate_grad_batches: 4}\n")

@@ -164,29 +164,6 @@ def test_each_dialogue_of_a_batch_has_its_own_temperature(starter) -> None:
             assert logits.argmax(-1).tolist() == list(turn.token_ids)
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_every_score_is_of_the_tempered_distribution(experience, temperature) -> None:
-    """Log-prob, entropy and sum of squares, each against transformers' own logits."""
-    module = make_module(temperature=temperature)
-    batch = experience.rows([0, 1, 2])
-    inputs = (batch.token_ids_BT, batch.attention_BT, batch.mask_BT)
-    with torch.no_grad():
-        found = module.shared_base.policy_scores(*inputs, temperature=temperature)
-        logits_BTV = module.shared_base.peft(input_ids=batch.token_ids_BT).logits.double() / temperature
-        reference_BT = module.shared_base.reference_logprobs(*inputs, temperature=temperature)
-    p_BTV = logits_BTV.softmax(-1)[:, :-1]
-    off = torch.zeros(len(p_BTV), 1, dtype=torch.double)
-    wanted = {
-        "logprobs_BT": p_BTV.gather(2, batch.token_ids_BT[:, 1:, None])[..., 0].log(),
-        "entropy_BT": -(p_BTV * p_BTV.log()).nan_to_num().sum(-1),
-        "collision_BT": p_BTV.square().sum(-1),
-    }
-    for name, value_BT in wanted.items():
-        value_BT = torch.cat([off, value_BT], dim=1) * batch.mask_BT
-        assert largest(getattr(found, name) - value_BT) < 1e-4, name
-        assert name != "logprobs_BT" or largest(reference_BT - value_BT) < 1e-4, "a fresh adapter is the base"
-
-
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
 def test_the_corrections_norms_are_of_the_tempered_distribution(experience, tmp_path, temperature) -> None:
     """By the logits that were divided: autograd through softmax over them, a rollout at a time."""

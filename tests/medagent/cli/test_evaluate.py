@@ -19,7 +19,6 @@ from medagent.evaluation.evaluator import evaluate
 from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprint
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.names import BenchmarkName, ModeName
-from medagent.evaluation.reports.html import write_evaluation_html
 from medagent.evaluation.run import Plan, run_plan
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.search import HybridRetriever
@@ -176,20 +175,6 @@ def test_fingerprints_tell_agents_and_indexes_apart(index_folder: Path, train_in
     (tmp_path / "copy" / "more").write_text("x")
     assert agent_fingerprint(f"hf:{tmp_path / 'copy'}") != before
     assert len(agent_fingerprint("starter")) == 64
-
-
-def test_the_page_shows_every_mode_and_verdict(tmp_path: Path) -> None:
-    wrong = {question.id for question in QUESTIONS[::2]}
-    plan = Plan((Mode.SEARCH, Mode.SINGLE_SHOT))
-    predictions = run_plan(scripted(lookup(QUESTIONS, wrong)), QUESTIONS, plan, tmp_path, identity={})
-    write_evaluation_html(
-        tmp_path / "r.html", title="t", summary="s", tables=[], curves=[], predictions=predictions, most=8
-    )
-    page = (tmp_path / "r.html").read_text()
-    assert page.count('class="rollout') == 8
-    for name in ("correct", "wrong", "search", "single_shot"):
-        assert f"> {name}</label>" in page
-    assert "Reward" not in page
 
 
 def test_sources_that_would_ask_other_questions_are_refused(tmp_path: Path) -> None:

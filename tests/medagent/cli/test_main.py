@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from medagent.agent_folder import load_agent
-from medagent.agent_spec import AgentSpec, read_spec, write_spec
 from medagent.cli.commands.train import CONFIGURED
 from medagent.cli.main import COMMANDS, GROUPS, main
 from medagent.models.base_models import model_path
@@ -71,13 +69,6 @@ def test_a_wrong_option_is_one_line(command: list[str], capsys) -> None:
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_build_search_rebuild(index: str, capsys) -> None:
-    assert main(["search", "agent7", "--index", index, "--top_k", "1"]) == 0
-    assert "condition 7" in capsys.readouterr().out
-    assert main(["index", "rebuild", index]) == 0
-    assert "12 passages" in capsys.readouterr().out
-
-
 def test_ask_and_chat_as_json(index: str, capsys, monkeypatch) -> None:
     common = ["--agent", "starter", "--index", index, "--json"]
     assert main(["ask", "What is the first-line drug for condition 3?", *common]) == 0
@@ -99,24 +90,6 @@ def test_ask_and_chat(index: str, capsys, monkeypatch) -> None:
     monkeypatch.setattr("rich.console.Console.input", lambda self, *args, **kwargs: next(lines))
     assert main(["chat", "--agent", "starter", "--index", index]) == 0
     assert capsys.readouterr().out.count("not medical advice") == 2
-
-
-def test_evaluate_writes_its_reports(index: str, tmp_path: Path, capsys) -> None:
-    questions = tmp_path / "q.jsonl"
-    rows = [
-        {"question": f"What is the first-line drug for condition {i}?", "options": ["agent1", "agent2"], "answer": "A"}
-        for i in range(4)
-    ]
-    questions.write_text("\n".join(map(json.dumps, rows)))
-    out = tmp_path / "out"
-    arguments = ["evaluate", "--agent", "starter", "--index", index, "--benchmark", "jsonl", "--path", str(questions)]
-    assert main([*arguments, "--out", str(out), "--stop", "3"]) == 0
-    report = json.loads((out / "report.json").read_text())
-    assert report["n"] == 3
-    assert report["settings"]["benchmark"] == "jsonl"
-    assert len((out / "predictions.jsonl").read_text().splitlines()) == 3
-    assert "strict" in capsys.readouterr().out
-    assert (out / "report.html").exists()
 
 
 @pytest.mark.parametrize(
@@ -172,24 +145,7 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch, capsys) -> None:
     assert "same command again" in capsys.readouterr().err
 
 
-def test_specs_survive_the_disk_and_damage_is_explained(tmp_path: Path, index: str, starter, capsys) -> None:
-    from medagent.agent_spec import RetrieverSpec
-    from medagent.protocol import TagProtocol
-    from medagent.retrieval.settings import SearchSettings
-    from medagent.types import Limits
-
-    spec = AgentSpec(
-        "starter",
-        "float32",
-        TagProtocol(),
-        Limits(),
-        2,
-        RetrieverSpec(index, "hashed-ngrams:1024:3-5", SearchSettings()),
-        {"a": 1.0},
-    )
-    write_spec(tmp_path, spec)
-    assert read_spec(tmp_path) == spec
-    assert load_agent(tmp_path).top_k == 2
+def test_a_damaged_spec_is_explained(tmp_path: Path, capsys) -> None:
     (tmp_path / "agent.json").write_text("{")
     assert main(["ask", "x", "--agent", str(tmp_path)]) == 1
     assert "damaged" in capsys.readouterr().err

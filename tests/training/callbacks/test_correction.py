@@ -85,64 +85,30 @@ def test_norms_accumulate_like_the_gradient(experience, tmp_path, space, parts) 
 @pytest.mark.parametrize("applied_to", ["gradient", "step"])
 @pytest.mark.parametrize("space", ["parameters", "logits"])
 def test_only_the_policy_is_scaled(experience, tmp_path, applied_to, space) -> None:
-    plain, corrected = make_module(), make_module()
-    perturb(plain)
-    perturb(corrected)
+    plain, corrected, start = (make_module() for _ in range(3))
+    for each in (plain, corrected, start):
+        perturb(each)
     without = gradients(plain, [experience], tmp_path)
-    callback = ClippingBiasCorrection(applied_to=applied_to, space=space)
-    scales = []
-    original = callback._scale
-
-    def recorded(gradient: float, bias: float, step: int) -> float:
-        scales.append(original(gradient, bias, step))
-        return scales[-1]
-
-    object.__setattr__(callback, "_scale", _Named(recorded, "relative"))
-    corrected_snoop = gradients(corrected, [experience], tmp_path, before=[callback])
-    torch.testing.assert_close(corrected_snoop.critic[0], without.critic[0])
-    assert 0 < scales[0] < 1
+    correction = ClippingBiasCorrection(applied_to=applied_to, space=space)
+    found = gradients(corrected, [experience], tmp_path, before=[correction])
+    torch.testing.assert_close(found.critic[0], without.critic[0])
+    rate = found.lr[0] / corrected.policy_lr
+    scale = float(found.policy[0].norm() / without.policy[0].norm()) if applied_to == "gradient" else rate
+    assert 0 < scale < 1
+    torch.testing.assert_close(
+        found.policy[0], without.policy[0] * (scale if applied_to == "gradient" else 1.0), rtol=1e-4, atol=1e-8
+    )
+    bases = (corrected.shared_base, plain.shared_base, start.shared_base)
     if applied_to == "gradient":
-        torch.testing.assert_close(corrected_snoop.policy[0], without.policy[0] * scales[0], rtol=1e-4, atol=1e-8)
-        assert corrected_snoop.lr[0] == corrected.policy_lr
-    else:
-        torch.testing.assert_close(corrected_snoop.policy[0], without.policy[0])
-        assert corrected_snoop.lr[0] == pytest.approx(corrected.policy_lr * scales[0])
-        # Adam's first step moves each weight by its rate: the step itself was scaled, the rate restored.
-        moved = [
-            (a - b).norm() / (c - d).norm()
-            for a, b, c, d in zip(
-                corrected.shared_base.policy_parameters(),
-                start_of(),
-                plain.shared_base.policy_parameters(),
-                start_of(),
-                strict=True,
-            )
-        ]
-        assert moved[0].item() == pytest.approx(scales[0], rel=1e-2)
+        assert rate == 1
+    else:  # Adam's first step moves each weight by its rate, so the step itself was scaled
+        first, unscaled, before = (each.policy_parameters()[0] for each in bases)
+        assert float((first - before).norm() / (unscaled - before).norm()) == pytest.approx(scale, rel=1e-2)
     assert corrected.trainer.optimizers[0].param_groups[0]["lr"] == corrected.policy_lr
     # In norm: Adam's first step makes whole rates of gradients that are nothing but rounding.
-    start = make_module()
-    perturb(start)
-    roles = (corrected.shared_base, plain.shared_base, start.shared_base)
-    for a, b, c in zip(*(each.critic_parameters() for each in roles), strict=True):
+    for a, b, c in zip(*(each.critic_parameters() for each in bases), strict=True):
         assert (a - b).norm() <= 0.02 * (b - c).norm()
         assert (b - c).norm() > 0
-
-
-def start_of() -> list[torch.Tensor]:
-    fresh = make_module()
-    perturb(fresh)
-    return [parameter.detach().clone() for parameter in fresh.shared_base.policy_parameters()]
-
-
-class _Named:
-    """A scale that records, with the normaliser's name kept."""
-
-    def __init__(self, function, normaliser: str) -> None:
-        self._function, self.normaliser = function, normaliser
-
-    def __call__(self, gradient: float, bias: float, step: int) -> float:
-        return self._function(gradient, bias, step)
 
 
 def test_nothing_clipped_means_nothing_scaled(experience, tmp_path) -> None:
