@@ -25,10 +25,14 @@ SUITES = {
     "algorithms": (
         *(f"tests/training/test_{name}.py" for name in ("advantages", "objectives", "reference", "exact_groups")),
         "tests/training/callbacks/test_correction.py",
-        *(f"tests/training/test_{name}.py" for name in ("module", "data", "golden")),
+        *(f"tests/training/test_{name}.py" for name in ("module", "data", "golden", "exact_steps")),
     ),
     "steps": tuple(
-        f"tests/training/{name}.py" for name in ("test_exact_steps", "test_temperature", "prepare/test_bootstrap")
+        f"tests/training/{name}.py"
+        for name in (
+            *("test_distinct", "test_exact_groups", "test_temperature", "callbacks/test_held_out"),
+            *("prepare/test_bootstrap", "test_exact_steps"),
+        )
     ),
     "draws": ("tests/training/test_distinct.py", "tests/training/test_exact_groups.py"),
     "ranks": ("tests/training/test_distinct.py", "tests/training/test_pretend_ranks.py"),
