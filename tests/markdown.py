@@ -1,4 +1,4 @@
-"""What a Markdown page holds, for the tests of the documents: prose, sentences, links, anchors, commands."""
+"""What a Markdown page holds, for the tests of the documents: sentences, links, anchors, commands."""
 
 from __future__ import annotations
 
@@ -6,63 +6,24 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 LONGEST_LINE = 100  # columns
-ENDS = re.compile(r"(?<=[.!?])[\"')\]*_]*\s+(?=[\"'(\[*_]*[A-Z0-9])")
+PARSER = MarkdownIt("commonmark").enable("table")
+ENDS = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]*[A-Z0-9])")
 NO_ENDS = re.compile(r"\b(e\.g|i\.e|vs|cf|al|Dr|Fig|No|St)\.(?=\s)")
-LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]*(?:\([^()]*\)[^()\s]*)*)(?:\s+\"[^\"]*\")?\)")
-ITEM = re.compile(r"\s*([-*+]|\d+\.)\s+")
 COMMAND = re.compile(r"\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?medagent ")
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line of a page, and what it is: text, code, table, heading, blank."""
-
-    number: int
-    text: str
-    kind: str
-
-
-def lines_of(page: str) -> list[Line]:
-    """The page's lines; fences are code, and so are indented lines after a blank one outside lists."""
-    found: list[Line] = []
-    fence, in_list, code_may_begin, comment = "", False, True, False
-    for number, text in enumerate(page.splitlines(), start=1):
-        bare = text.strip()
-        opens = re.match(r"(`{3,}|~{3,})", bare)
-        if fence or opens:
-            kind = "code"
-            if fence and bare.startswith(fence) and not bare.strip(fence[0]):
-                fence = ""
-            elif not fence and opens:
-                fence = opens.group(1)
-        elif comment or bare.startswith("<!--"):
-            kind, comment = "comment", "-->" not in bare
-        elif not bare:
-            kind = "blank"
-        elif text.startswith("    ") and code_may_begin and not in_list:
-            kind = "code"
-        elif bare.startswith("|"):
-            kind = "table"
-        elif re.match(r"#{1,6} ", text):
-            kind, in_list = "heading", False
-        else:
-            kind = "text"
-            in_list = bool(ITEM.match(text)) or (in_list and (text.startswith(" ") or found[-1].kind == "text"))
-        code_may_begin = kind in ("blank", "code")
-        found.append(Line(number, text, kind))
-    return found
-
-
-def plain(text: str) -> str:
-    """Text as it is read: links by their words, images and tags gone, inline code as one word."""
-    text = re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", " Code ", text)
-    text = LINK.sub(lambda link: "" if link.group(0).startswith("!") else link.group(1), text)
-    text = LINK.sub(lambda link: "" if link.group(0).startswith("!") else link.group(1), text)
-    text = re.sub(r"</?[a-zA-Z][^<>]*>", " ", text)
-    text = re.sub(r" Code (?=[.,;:!?)])", " Code", text)
-    return re.sub(r"\*\*|__|(?<!\w)[*_]|[*_](?!\w)", "", text)
+def inlines_of(page: str) -> Iterator[tuple[str, int, list[Token]]]:
+    """(tag of the block, its first line, what stands in it) of every paragraph, heading and cell."""
+    tokens = PARSER.parse(page)
+    for block, token in pairwise(tokens):
+        if token.type == "inline" and token.map:
+            yield block.tag, token.map[0] + 1, token.children or []
 
 
 def words_in(text: str) -> int:
@@ -70,24 +31,15 @@ def words_in(text: str) -> int:
     return sum(any(character.isalnum() for character in word) for word in text.split())
 
 
-def blocks_of(page: str) -> Iterator[str]:
-    """Paragraphs and items of lists, each as one line."""
-    block: list[str] = []
-    for line in [*lines_of(page), Line(0, "", "blank")]:
-        text = re.sub(r"^\s*>\s?", "", line.text)
-        if block and (line.kind != "text" or ITEM.match(text) or not text.strip()):
-            yield " ".join(block)
-            block = []
-        if line.kind == "text" and text.strip():
-            block.append(ITEM.sub("", text, count=1).strip() if ITEM.match(text) else text.strip())
-
-
 def sentences_of(page: str) -> list[str]:
-    """The sentences of a page's paragraphs and lists."""
+    """The sentences of a page's paragraphs and lists as they are read: inline code is one word."""
+    said = {"code_inline": "Code", "softbreak": " ", "hardbreak": " "}
     found = []
-    for block in blocks_of(page):
-        text = NO_ENDS.sub(lambda match: match.group(1), " ".join(plain(block).split()))
-        found += [sentence for sentence in ENDS.split(text) if words_in(sentence)]
+    for tag, _, parts in inlines_of(page):
+        if tag == "p":
+            text = "".join(part.content if part.type == "text" else said.get(part.type, "") for part in parts)
+            text = NO_ENDS.sub(lambda match: match.group(1), text)
+            found += [sentence.strip() for sentence in ENDS.split(text) if words_in(sentence)]
     return found
 
 
@@ -102,41 +54,45 @@ def mean_words(page: str) -> float:
     return sum(lengths) / max(1, len(lengths))
 
 
-NOT_READ = ("code", "comment")
-
-
 def long_lines(page: str) -> list[int]:
-    """Numbers of the lines over the limit, outside code and tables; addresses of links do not count."""
+    """Numbers of the lines over the limit, outside code, tables and HTML; addresses of links do not count."""
+    kinds = ("fence", "code_block", "table_open", "html_block")
+    spans = [token.map for token in PARSER.parse(page) if token.type in kinds and token.map]
     return [
-        line.number
-        for line in lines_of(page)
-        if line.kind not in ("code", "table", "comment") and len(LINK.sub(r"\1", line.text)) > LONGEST_LINE
+        number + 1
+        for number, line in enumerate(page.splitlines())
+        if len(re.sub(r"\]\(\S*?\)", "", line)) > LONGEST_LINE
+        if not any(first <= number < end for first, end in spans)
     ]
 
 
 def links_of(page: str) -> list[tuple[int, str]]:
     """(line, target) of every link and image outside code."""
     found = []
-    for line in lines_of(page):
-        if line.kind not in NOT_READ:
-            text = re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "`", line.text)
-            inner = [match.group(2) for link in LINK.finditer(text) for match in LINK.finditer(link.group(1))]
-            targets = [link.group(2) for link in LINK.finditer(text)] + inner
-            targets += re.findall(r"(?:src|href)=\"([^\"]*)\"", text)
-            found += [(line.number, target) for target in targets]
-    return found
+    for _, line, parts in inlines_of(page):
+        for part in parts:
+            line += part.type == "softbreak"
+            target = part.attrs.get("href") or part.attrs.get("src")
+            found += [(line, str(target))] if target else []
+            found += [(line, each) for each in addresses(part) if part.type == "html_inline"]
+    blocks = (token for token in PARSER.parse(page) if token.type == "html_block" and token.map)
+    return found + [(block.map[0] + 1, each) for block in blocks if block.map for each in addresses(block)]
+
+
+def addresses(html: Token) -> list[str]:
+    return re.findall(r"(?:src|href)=\"([^\"]*)\"", html.content)
 
 
 def anchors_of(page: str) -> set[str]:
     """The anchors that GitHub gives a page's headings."""
     seen: dict[str, int] = {}
-    for line in lines_of(page):
-        if line.kind == "heading":
-            title = LINK.sub(r"\1", line.text.lstrip("#").strip()).lower()
-            slug = re.sub(r"[^\w\- ]", "", title).replace(" ", "-")
+    found = set()
+    for tag, _, parts in inlines_of(page):
+        if tag.startswith("h"):
+            slug = re.sub(r"[^\w\- ]", "", "".join(part.content for part in parts).lower()).replace(" ", "-")
             number = seen[slug] = seen.get(slug, -1) + 1
-            seen[f"{slug}-{number}" if number else slug] = seen.get(f"{slug}-{number}" if number else slug, 0)
-    return set(seen)
+            found.add(f"{slug}-{number}" if number else slug)
+    return found
 
 
 @dataclass(frozen=True)
@@ -158,23 +114,21 @@ def commands_of(page: str) -> list[Command]:
     A copied folder (`cp -r FROM TO`) stands for the one it was copied from.
     """
     found: list[Command] = []
-    folder, copies, begun = ".", dict[str, str](), ""
-    for line in lines_of(page):
-        if line.kind != "code":
-            folder, begun = ".", ""
+    copies: dict[str, str] = {}
+    for block in PARSER.parse(page):
+        if block.type not in ("fence", "code_block") or not block.map:
             continue
-        text = begun + line.text.strip()
-        if text.endswith("\\"):
-            begun = text[:-1]
-            continue
-        begun = ""
-        for part in re.split(r"\s+&&\s+", text.removeprefix("$ ")):
-            if moved := re.fullmatch(r"cp -r (\S+) (\S+)", part):
-                copies[moved.group(2)] = moved.group(1)
-            elif moved := re.match(r"cd (\S+)", part):
-                folder = copies.get(moved.group(1), moved.group(1))
-            elif COMMAND.match(part):
-                found.append(Command(line.number, words_of(part), folder, folder in copies.values()))
+        folder, begun = ".", ""
+        for number, line in enumerate(block.content.splitlines(), start=block.map[0] + 1 + (block.type == "fence")):
+            text = begun + line.strip()
+            begun = text[:-1] if text.endswith("\\") else ""
+            for part in [] if begun else re.split(r"\s+&&\s+", text.removeprefix("$ ")):
+                if moved := re.fullmatch(r"cp -r (\S+) (\S+)", part):
+                    copies[moved.group(2)] = moved.group(1)
+                elif moved := re.match(r"cd (\S+)", part):
+                    folder = copies.get(moved.group(1), moved.group(1))
+                elif COMMAND.match(part):
+                    found.append(Command(number, words_of(part), folder, folder in copies.values()))
     return found
 
 
