@@ -1,8 +1,8 @@
-"""A policy that says what a script says, and keeps how the loop asked it."""
+"""A policy that says what a script says and a retriever that finds the same, which keep what they were asked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from transformers import PreTrainedTokenizerBase
@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import Block
+from medagent.retrieval.passages import Hit, Passage
 
 
 @dataclass
@@ -66,3 +67,15 @@ class RecordingPolicy:
 
     async def disconnect(self) -> None:
         """Nothing is connected."""
+
+
+class Finds:
+    """Answers every query with the same passages."""
+
+    def __init__(self, *passages: Passage) -> None:
+        self.passages = passages
+        self.queries: list[str] = []
+
+    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
+        self.queries += queries
+        return [[Hit(passage, 1.0) for passage in self.passages] for _ in queries]

@@ -7,15 +7,14 @@ nothing but letters in the same places does.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import pytest
 
 from medagent.agent import Agent, GivenSearch, Job
 from medagent.protocol import TAGS, TagProtocol, citations, neutralise
-from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.passages import Passage
 from medagent.types import Limits, Question, Rollout, StopReason
-from tests.recording import RecordingPolicy
+from tests.recording import Finds, RecordingPolicy
 
 MARK = re.compile(r"<\s*/?\s*(?:" + "|".join(TAGS) + r")\b[^>]*>", re.IGNORECASE)
 ROOMY = Limits(4, 1_000, 4_000, 40_000)
@@ -46,20 +45,10 @@ HOSTILE = [
 ]
 
 
-class Shelf:
-    def __init__(self, passages: Sequence[Passage]) -> None:
-        self.passages = passages
-        self.queries: list[str] = []
-
-    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
-        self.queries += queries
-        return [[Hit(passage, 1.0) for passage in self.passages] for _ in queries]
-
-
-def dialogue(text: str, *, style: str, tokenizer=None) -> tuple[str, list[int], Rollout, Shelf]:
+def dialogue(text: str, *, style: str, tokenizer=None) -> tuple[str, list[int], Rollout, Finds]:
     """A dialogue with `text` at every door: all that the policy read, as text and tokens; the rollout; the shelf."""
     question = Question("q", f"What {text} treats?", (f"a {text}", f"{text} b"), "A")
-    shelf = Shelf([Passage("p", f"t {text}", f"It {text} helps.", section=f"{text} s"), Passage("r", "", f"x {text}")])
+    shelf = Finds(Passage("p", f"t {text}", f"It {text} helps.", section=f"{text} s"), Passage("r", "", f"x {text}"))
     policy = RecordingPolicy(
         lambda read, turn: "<search>more</search>" if turn == 0 else "<answer>(A) [1]</answer>", tokenizer
     )

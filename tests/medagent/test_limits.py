@@ -5,14 +5,12 @@ The policy's tokens are bytes, so each length is the length of a text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from medagent.agent import Agent, GivenSearch, Job
 from medagent.policy import TurnStop
 from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Limits, Question, Rollout, StopReason
-from tests.recording import RecordingPolicy
+from tests.recording import Finds, RecordingPolicy
 
 PROTOCOL = TagProtocol(instructions="")
 QUESTION = Question("q", "What treats gout?", ("aspirin", "allopurinol"), "B")
@@ -24,22 +22,13 @@ QUERY = "<search>gout</search>"
 ANSWER = "<answer>(B)</answer>"
 
 
-class OnePassage:
-    def __init__(self) -> None:
-        self.queries: list[str] = []
-
-    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
-        self.queries += queries
-        return [[Hit(PASSAGE, 1.0)] for _ in queries]
-
-
 def limits(turns: int = 4, turn: int = 1_000, total: int = 10_000) -> Limits:
     return Limits(turns, turn, 1_000, total)
 
 
 def run(script, within: Limits, **job) -> tuple[Rollout, list[int], list[str]]:
     """The rollout, the room that each turn had, and the queries that were searched."""
-    policy, retriever = RecordingPolicy(script), OnePassage()
+    policy, retriever = RecordingPolicy(script), Finds(PASSAGE)
     (rollout,) = Agent(policy, retriever, PROTOCOL, within, top_k=1).run_all([Job(QUESTION, **job)])
     return rollout, policy.dialogues[0].rooms, retriever.queries
 

@@ -6,7 +6,6 @@ import ast
 import json
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,10 +19,11 @@ from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import Block, ParsedTurn, TagProtocol
 from medagent.retrieval.controls import NoRetriever
-from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.passages import Passage
 from medagent.training.agent_data import AgentSettings
 from medagent.types import Limits, Question, StopReason
 from tests.medagent.support import Braces
+from tests.recording import Finds
 from tests.support import ROOT
 
 TAG = re.compile(r"</?(?:search|answer|think|information)\b")
@@ -99,16 +99,9 @@ def test_a_subclass_neutralises_its_own_marks_in_prompts_and_passages(tokenizer)
             assert ("LOOK UP" in read) == isinstance(protocol, Shouted)
 
 
-class OnePassage:
-    """A retriever that answers every query with the same passage."""
-
-    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
-        return [[Hit(Passage.make("", "Colchicine {say: no}."), 1.0)] for _ in queries]
-
-
 def test_a_protocol_from_the_interface_alone_searches_and_answers(tmp_path: Path) -> None:
     policy = ScriptedPolicy(byte_tokenizer(), lambda read, turn: "{say: colchicine [1]}" if turn else "{find: gout}")
-    agent = Agent(policy, OnePassage(), Braces(), Limits(3, 60, 200, 900))
+    agent = Agent(policy, Finds(Passage.make("", "Colchicine {say: no}.")), Braces(), Limits(3, 60, 200, 900))
     (rollout,) = agent.run_all([Job(Question("q", "What {treats} gout?"))])
     first, last = rollout.turns
     assert (first.query, last.answer, rollout.stop_reason) == ("gout", "colchicine [1]", StopReason.ANSWERED)
