@@ -8,9 +8,8 @@ import pytest
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import Block, TagProtocol
-from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.controls import NoRetriever
-from medagent.retrieval.errors import NoIndexError, RetrieverUnavailableError
+from medagent.retrieval.errors import NoIndexError
 from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Limits, Question, StopReason
 
@@ -20,14 +19,10 @@ QUESTION = Question("q", "What treats gout?", ("aspirin", "allopurinol"), "B")
 class Shelf:
     """A retriever that returns one numbered passage a query and remembers its batches."""
 
-    def __init__(self, failures: int = 0) -> None:
+    def __init__(self) -> None:
         self.batches: list[list[str]] = []
-        self.failures = failures
 
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
-        if self.failures:
-            self.failures -= 1
-            raise RetrieverUnavailableError("down")
         self.batches.append(list(queries))
         return [[Hit(Passage(f"p-{query}", query, f"about {query}."), 1.0)][:top_k] for query in queries]
 
@@ -65,14 +60,6 @@ def test_concurrent_searches_are_batched(tokenizer) -> None:
     agent.run_all([Job(QUESTION, seed=seed) for seed in range(20)])
     assert sum(map(len, shelf.batches)) == 40
     assert len(shelf.batches) < 10
-
-
-def test_an_outage_is_retried_and_then_raised(tokenizer) -> None:
-    shelf = Shelf(failures=2)
-    batcher = SearchBatcher(shelf, top_k=1, retries=3, backoff_s=0.001)
-    assert asyncio.run(batcher.search("x"))[0].passage.id == "p-x"
-    with pytest.raises(RetrieverUnavailableError, match="down"):
-        asyncio.run(SearchBatcher(Shelf(failures=99), top_k=1, retries=2, backoff_s=0.001).search("x"))
 
 
 def test_batches_keep_the_order_of_jobs(tokenizer) -> None:

