@@ -3,8 +3,8 @@ r"""One optimizer step on stored experience, then one of the critic alone; rank 
     python -m torch.distributed.run --nproc_per_node 2 -m tests.training.ddp_worker \
         INPUT OUTPUT SPACE MAX_TOKENS STRATEGY
 
-SPACE is `parameters`, `logits`, `rollouts` (each by its own scale), `evidence` (`parameters`, and a critic that sees
-the evidence) or `spoilt` (`rollouts`, and the last rank's last advantage is not a number).
+SPACE is `parameters`, `logits`, `rollouts` (each by its own scale) or `evidence` (`parameters`, and a critic that sees
+the evidence).
 """
 
 from __future__ import annotations
@@ -42,8 +42,6 @@ class PolicyAfter(Callback):
 class Peek(ClippingBiasCorrection):
     """Keeps the norms, and the rate of the policy's step."""
 
-    seen, rate = (0.0, 0.0), 0.0  # of a run whose steps are all skipped
-
     def _norms(self, reduce):
         self.seen = super()._norms(reduce)
         return self.seen
@@ -65,14 +63,9 @@ def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -
     execution = Execution(max_tokens=int(max_tokens), gradient_checkpointing=hard, logits_rows=64 if hard else 4096)
     module = make_evidence_module(execution=execution) if space == "evidence" else make_module(execution=execution)
     perturb(module)
-    start = {name: p.detach().clone() for name, p in module.named_parameters() if p.requires_grad}
     correction = {"evidence": {}, "parameters": {"space": "parameters"}, "logits": {"space": "logits"}}.get(
         space, {"applied_to": "rollouts_and_step"}
     )
-    if space == "spoilt" and rank == ranks - 1:
-        spoilt_BT = batch.advantages_BT.clone()
-        spoilt_BT[-1, int(batch.mask_BT[-1].nonzero()[-1])] = torch.nan
-        batch = replace(batch, advantages_BT=spoilt_BT)
     peek, snoop, after_steps = Peek(**correction), Snoop(), PolicyAfter()  # type: ignore[arg-type]
     trainer = Trainer(
         max_epochs=1,
@@ -94,8 +87,7 @@ def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -
         seen = {"norms": torch.tensor(peek.seen), "policy": snoop.policy[0], "critic": snoop.critic[0]}
         seen["rate"] = torch.tensor(peek.rate)
         seen |= {"policy_steps": torch.stack(after_steps.steps), "merged": merged, "held": torch.tensor(held)}
-        seen["skipped"] = torch.tensor(float(trainer.callback_metrics["update/skipped"]))
-        torch.save({**seen, "after": after, "start": start, "metrics": after_steps.metrics}, target)
+        torch.save({**seen, "after": after, "metrics": after_steps.metrics}, target)
     end_rank()
 
 

@@ -13,34 +13,19 @@ from medagent.types import Question, Rollout, StopReason
 from tests.training.support import make_data
 
 
-def test_a_checkpoint_waits_for_the_rollouts_that_belong_before_it(retriever) -> None:
-    data = make_data(retriever)
-    go, done = threading.Event(), []
-
-    def sample() -> None:
-        go.wait(10)
-        done.append("rollouts")
-
-    data.background.start(sample)
-    threading.Timer(0.2, go.set).start()
-    data.state_dict()
-    assert done == ["rollouts"]
-
-
-def test_a_sync_waits_for_the_rollouts_that_use_the_weights_before(retriever, module) -> None:
-    data = make_data(retriever)
-    go, done = threading.Event(), []
-
-    def sample() -> None:
-        go.wait(10)
-        done.append("rollouts")
-
-    engine = SimpleNamespace(sync_weights=lambda weights, *, version: done.append("sync"))
-    data.engine = engine  # type: ignore[assignment]
-    data.background.start(sample)
-    threading.Timer(0.2, go.set).start()
-    data.policy_of(module, version=1)
-    assert done == ["rollouts", "sync"]
+def test_a_checkpoint_and_a_sync_wait_for_the_rollouts_of_the_weights_before(retriever, module) -> None:
+    for act in ("save", "sync"):
+        data = make_data(retriever)
+        go, done = threading.Event(), []
+        engine = SimpleNamespace(sync_weights=lambda weights, *, version, done=done: done.append("sync"))
+        data.engine = engine  # type: ignore[assignment]
+        data.background.start(lambda go=go, done=done: done.append(go.wait(10)))
+        threading.Timer(0.2, go.set).start()
+        if act == "save":
+            data.state_dict()
+        else:
+            data.policy_of(module, version=1)
+        assert done == [True, "sync"][: 1 + (act == "sync")], act
 
 
 def test_ranks_of_several_nodes_keep_stale_rollouts_apart(retriever, module, tmp_path: Path, monkeypatch) -> None:
