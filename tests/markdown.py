@@ -56,12 +56,12 @@ def mean_words(page: str) -> float:
 
 def long_lines(page: str) -> list[int]:
     """Numbers of the lines over the limit, outside code, tables and HTML; addresses of links do not count."""
-    kinds = ("fence", "code_block", "table_open", "html_block")
+    kinds = ("fence", "code_block", "html_block")
     spans = [token.map for token in PARSER.parse(page) if token.type in kinds and token.map]
     return [
         number + 1
         for number, line in enumerate(page.splitlines())
-        if len(re.sub(r"\]\(\S*?\)", "", line)) > LONGEST_LINE
+        if len(re.sub(r"\]\(\S*?\)", "", line)) > LONGEST_LINE and not line.lstrip().startswith("|")
         if not any(first <= number < end for first, end in spans)
     ]
 
