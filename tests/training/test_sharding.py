@@ -42,15 +42,7 @@ def test_two_processes_train_and_go_on_as_one_would(train_index: Path, tmp_path:
         "trainer.accelerator": "cpu",
     }
     sharded = {"trainer.devices": 2, "trainer.strategy.class_path": "medagent.training.sharding.ShardedBase"}
-    line = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node=2",
-        "-m",
-        "medagent.cli.main",
-    ]
+    line = [sys.executable, *"-m torch.distributed.run --standalone --nproc_per_node=2 -m medagent.cli.main".split()]
     for epochs in (1, 2):
         given = arguments(tmp_path / "two", train_index, epochs=epochs, **settings, **sharded)
         done = subprocess.run(

@@ -35,17 +35,8 @@ def test_evaluate_compare_and_resume_from_the_command_line(
     index_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    arguments = [
-        "evaluate",
-        "--agent",
-        "starter",
-        "--index",
-        str(index_folder),
-        "--limit",
-        "6",
-        "--split",
-        "validation",
-    ]
+    few = ["--limit", "6", "--split", "validation"]
+    arguments = ["evaluate", "--agent", "starter", "--index", str(index_folder), *few]
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     assert main([*arguments, "--out", a, "--modes", '["search", "unrelated"]']) == 0
     assert main([*arguments, "--out", b, "--modes", '["forced_search"]']) == 0

@@ -87,30 +87,18 @@ def test_searching_a_served_index(corpus: Path, tmp_path: Path, capsys) -> None:
 
 
 def test_wrong_requests_are_explained(corpus: Path, tmp_path: Path, capsys) -> None:
-    assert "corpus nowhere: not found" in out_of(
-        capsys, "index", "build", "nowhere", "--out", str(tmp_path / "x"), status=1
-    )
-    assert not (tmp_path / "x").exists()
+    absent, new = ("--out", str(tmp_path / "x")), ("--out", str(tmp_path / "y"))
+    for arguments, told in (
+        (("nowhere",), "corpus nowhere: not found"),
+        ((str(corpus), "--embedder", "word2vec"), "embedder 'word2vec': unknown"),
+        ((str(corpus), "--max_tokens", "10", "--overlap_tokens", "9"), "overlap of at most half"),
+    ):
+        assert told in out_of(capsys, "index", "build", *arguments, *absent, status=1)
+        assert not (tmp_path / "x").exists(), told
     (corpus / "new.txt").write_text("More.")
-    build = ("index", "build", str(corpus), "--out", str(tmp_path / "y"))
+    build = ("index", "build", str(corpus), *new)
     out_of(capsys, *build)
     (corpus / "newer.txt").write_text("Even more.")
     assert "pass --overwrite" in out_of(capsys, *build, status=1)
     assert "5 passages" in out_of(capsys, *build, "--overwrite")
-    assert "embedder 'word2vec': unknown" in out_of(
-        capsys, "index", "build", str(corpus), "--out", str(tmp_path / "x"), "--embedder", "word2vec", status=1
-    )
-    assert "overlap of at most half" in out_of(
-        capsys,
-        "index",
-        "build",
-        str(corpus),
-        "--out",
-        str(tmp_path / "x"),
-        "--max_tokens",
-        "10",
-        "--overlap_tokens",
-        "9",
-        status=1,
-    )
     assert "no manifest.json" in out_of(capsys, "index", "stats", str(tmp_path), status=1)
