@@ -160,16 +160,6 @@ class EndlessLoss(ClippedSurrogate):
         return replace(result, objective=result.objective + (math.inf if "a sample 0" in batch.names else 0.0))
 
 
-def test_a_loss_is_judged_by_itself_in_every_part_and_a_skipped_step_logs_nothing(tmp_path) -> None:
-    module = make_module(policy_loss=EndlessLoss(), execution=Execution(max_tokens=12))
-    start = [p.detach().clone() for p in module.parameters() if p.requires_grad]
-    with warned("as the loss is -inf"):
-        _, watch = fit(module, tmp_path, [step_of(module, "abcd")])
-    assert same(watch.after[0][0], start)
-    assert watch.metrics["update/skipped"] == 1
-    assert not {"policy/loss", "critic/loss", "policy/entropy"} & watch.metrics.keys()
-
-
 def test_fine_tuning_skips_too(tmp_path) -> None:
     module = SupervisedModule(policy_lora=LoraSettings(4, 8))
     tensors = step_of(make_module(), "abcd")
@@ -189,15 +179,6 @@ class Spoil(Callback):
         optimizer.param_groups[1]["params"][0].grad[0] = math.nan
 
 
-def test_a_gradient_that_a_callback_spoils_is_seen(tmp_path) -> None:
-    module = make_module()
-    start = [p.detach().clone() for p in module.parameters() if p.requires_grad]
-    with warned("the critic's gradient is nan.*rollouts: a sample 0, b sample 0"):
-        _, watch = fit(module, tmp_path, [step_of(module, "ab")], callbacks=[Spoil()])
-    assert same(watch.after[0][0], start)
-    assert not watch.after[0][1]["state"]
-
-
 class InfiniteBias(ClippedSurrogate):
     """A loss whose dropped terms overflow, while its objective does not."""
 
@@ -206,16 +187,29 @@ class InfiniteBias(ClippedSurrogate):
         return replace(result, clipped=(policy_logprobs_BT * math.inf).sum())
 
 
-@pytest.mark.parametrize("correction", [{}, {"space": "parameters"}, {"decay": 0.5}])
-def test_a_clipping_bias_that_is_not_finite_skips_the_step(correction, tmp_path) -> None:
-    module = make_module(policy_loss=InfiniteBias(clip_low=0.01, clip_high=0.01))
+BIASED = {"policy_loss": InfiniteBias(clip_low=0.01, clip_high=0.01)}
+IN_PARTS = {"policy_loss": EndlessLoss(), "execution": Execution(max_tokens=12)}
+SKIPPED = {
+    "the loss of one part": (IN_PARTS, "abcd", [], "as the loss is -inf"),
+    "a callback": ({}, "ab", [Spoil()], "the critic's gradient is nan.*rollouts: a sample 0, b sample 0"),
+    "logits": (BIASED, "ab", [ClippingBiasCorrection()], "the clipping bias has norm"),
+    "parameters": (BIASED, "ab", [ClippingBiasCorrection(space="parameters")], "the clipping bias has norm"),
+    "decay": (BIASED, "ab", [ClippingBiasCorrection(decay=0.5)], "the clipping bias has norm"),
+}
+
+
+@pytest.mark.parametrize("case", SKIPPED)
+def test_what_is_not_finite_skips_the_step_wherever_it_is_found(case, tmp_path) -> None:
+    settings, names, callbacks, told = SKIPPED[case]
+    module = make_module(**settings)
     perturb(module)
     start = [p.detach().clone() for p in module.parameters() if p.requires_grad]
-    with warned("the clipping bias has norm"):
-        trainer, watch = fit(
-            module, tmp_path, [step_of(module, "ab")], callbacks=[ClippingBiasCorrection(**correction)]
-        )
+    with warned(told):
+        trainer, watch = fit(module, tmp_path, [step_of(module, names)], callbacks=callbacks)
     assert same(watch.after[0][0], start)
+    assert not watch.after[0][1]["state"]
+    assert watch.metrics["update/skipped"] == 1
+    assert not {"policy/loss", "critic/loss", "policy/entropy"} & watch.metrics.keys()
     assert trainer.optimizers[0].param_groups[0]["lr"] == module.policy_lr
     assert "clipping_bias_cut" not in trainer.optimizers[0].param_groups[0]
 

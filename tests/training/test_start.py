@@ -123,23 +123,20 @@ def test_what_it_exports_is_one_plain_adapter(taught, tmp_path) -> None:
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
-def test_a_critic_starts_from_nothing(taught) -> None:
-    _, folder = taught
-    with pytest.raises(ConfigError, match=r"model\.critic_lora\.start: found .*, wanted none"):
-        AgentModule("/no/such/base", critic_lora=LoraSettings(start=str(folder)))
-
-
-def test_an_absent_adapter_is_refused_before_the_base_is_loaded(tmp_path) -> None:
-    with pytest.raises(ConfigError, match=r"start .*: there is no adapter, wanted adapter_config\.json"):
-        AgentModule("/no/such/base", policy_lora=LoraSettings(start=str(tmp_path)))
-
-
-@pytest.mark.parametrize("settings", [{"rank": 8, "alpha": 8}, {"rank": 4, "alpha": 16}])
-def test_another_rank_or_alpha_is_refused(taught, settings: dict[str, int]) -> None:
-    _, folder = taught
-    message = f"has rank 4 and alpha 8, wanted those of model.policy_lora, {settings['rank']} and {settings['alpha']}"
-    with pytest.raises(ConfigError, match=message):
-        SupervisedModule("/no/such/base", policy_lora=LoraSettings(**settings, start=str(folder)))
+def test_a_wrong_start_is_refused_before_the_base_is_loaded(taught, tmp_path) -> None:
+    start = str(taught[1])
+    for made, settings, told in (
+        (AgentModule, {"critic_lora": LoraSettings(start=start)}, r"model\.critic_lora\.start: found .*, wanted none"),
+        (AgentModule, {"policy_lora": LoraSettings(start=str(tmp_path))}, r"no adapter, wanted adapter_config\.json"),
+        (AgentModule, {"policy_lora": LoraSettings(8, 8, start=start)}, "rank 4 and alpha 8, wanted .*, 8 and 8"),
+        (
+            SupervisedModule,
+            {"policy_lora": LoraSettings(4, 16, start=start)},
+            "rank 4 and alpha 8, wanted .*, 4 and 16",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            made("/no/such/base", **settings)
 
 
 def test_an_adapter_with_missing_layers_is_refused(taught, tmp_path) -> None:
