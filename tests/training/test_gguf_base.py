@@ -57,8 +57,8 @@ def trained(run: Path, index: Path, base_model: str, *, epochs: int = 1) -> Path
     return train_command(arguments(run, index, epochs=epochs, **SMALL_RUN, **{"model.base_model": base_model}))
 
 
-def test_an_agent_on_smollm2_names_it_and_exports_as_a_plain_folder(
-    base: Path, tmp_path: Path, train_index: Path, retriever
+def test_an_agent_on_smollm2_names_it_and_exports_as_a_plain_folder_or_an_adapter(
+    base: Path, tmp_path: Path, train_index: Path, retriever, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = trained(tmp_path / "run", train_index, SMOLLM2)
     spec = read_spec(run / "agent")
@@ -78,11 +78,7 @@ def test_an_agent_on_smollm2_names_it_and_exports_as_a_plain_folder(
     whole = load_agent(tmp_path / "merged", retriever=retriever)
     assert torch.allclose(whole.policy.model(PROBE).logits, found.policy.model(PROBE).logits, atol=1e-5)
 
-
-def test_an_exported_adapter_says_where_its_base_lies(
-    base: Path, tmp_path: Path, train_index: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = trained(tmp_path / "run", train_index, SMOLLM2)
+    capsys.readouterr()
     export_adapter(run / "agent", tmp_path / "alone")
     assert f"vllm serve {model_path(SMOLLM2)} --enable-lora" in capsys.readouterr().out
     assert 'base_model: "HuggingFaceTB/SmolLM2-135M-Instruct"' in (tmp_path / "alone" / "README.md").read_text()
