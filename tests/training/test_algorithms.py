@@ -5,7 +5,6 @@ Each runs, off-policy modes keep their mathematics, and what does not fit togeth
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,7 @@ from medagent.training.command import train_command
 from medagent.training.data import RolloutData
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
-from medagent.training.rollouts.stale_rollouts import Background, StaleRollouts, read_rollouts, write_rollouts
-from medagent.types import Rollout
+from medagent.training.rollouts.stale_rollouts import read_rollouts
 from tests.training.support import arguments, make_module, numbers, stop_at
 
 
@@ -43,26 +41,6 @@ def test_stale_rollouts_are_of_the_policy_s_iterations_ago_and_survive_a_stop(
     ]
     assert len(asked) == 32
     assert len(set(asked)) == 32, "no question is repeated"
-
-
-def test_pending_rollouts_come_back_as_they_were(rollouts, tmp_path: Path) -> None:
-    write_rollouts(tmp_path / "some.jsonl", rollouts)
-    assert read_rollouts(tmp_path / "some.jsonl") == rollouts
-
-
-def test_pending_rollouts_are_collected_once_and_ahead(rollouts, tmp_path: Path) -> None:
-    collected: list[int] = []
-
-    def collect(iteration: int) -> list[Rollout]:
-        collected.append(iteration)
-        return [replace(rollouts[0], sample=iteration)]
-
-    for iteration in range(5):
-        kept = StaleRollouts(tmp_path, staleness=2, rank=0, background=Background())
-        (taken,) = kept.take(iteration, last=4, collect=collect)
-        assert taken.sample == iteration
-        assert collected == list(range(min(iteration + 2, 4) + 1))
-    assert sorted(path.name[:6] for path in (tmp_path / "stale_rollouts").iterdir()) == ["000003", "000004"]
 
 
 def test_a_base_without_critic_allocates_none() -> None:

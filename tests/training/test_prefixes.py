@@ -89,6 +89,7 @@ def numbers(roles: SharedBase, rows: list[list[int]]) -> dict[str, torch.Tensor]
 @pytest.mark.parametrize("seed", range(3))
 def test_a_tree_gives_the_numbers_of_its_rows(family, seed) -> None:
     rows = random_rows(seed)
+    check_packing(roles_of(FAMILIES[family], SHARED).base, SHARED)
     wanted, found = (numbers(roles_of(FAMILIES[family], each), rows) for each in (PLAIN, SHARED))
     assert wanted.keys() == found.keys()
     assert len(wanted) > 20
@@ -170,9 +171,12 @@ def test_what_does_not_go_together_is_refused(settings) -> None:
         Execution(shared_prefixes=True, **settings)
 
 
-def test_a_family_without_sdpa_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"execution.shared_prefixes: Bloom.* attends with eager.* Set it to false"):
-        roles_of(BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4), SHARED)
+def test_an_attention_other_than_sdpa_is_refused() -> None:
+    capped = Gemma2Config(**GROUPED, head_dim=8, attn_logit_softcapping=2.0)
+    capped._attn_implementation = "eager"
+    for config in (BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4), capped):
+        with pytest.raises(ConfigError, match=r"execution.shared_prefixes: .* attends with eager.* Set it to false"):
+            roles_of(config, SHARED)
 
 
 def test_a_window_that_only_the_mask_knows_is_refused() -> None:
@@ -187,18 +191,6 @@ def test_a_window_that_only_the_mask_knows_is_refused() -> None:
     )
     with pytest.raises(ConfigError, match=r"Qwen2Moe.* has layers with the windows \[12, None\].* \[None, None\]"):
         check_packing(roles_of(config, SHARED).base, SHARED)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_these_families_are_taken(family) -> None:
-    check_packing(roles_of(FAMILIES[family], SHARED).base, SHARED)
-
-
-def test_a_capped_attention_is_refused() -> None:
-    config = Gemma2Config(**GROUPED, head_dim=8, attn_logit_softcapping=2.0)
-    config._attn_implementation = "eager"
-    with pytest.raises(ConfigError, match=r"shared_prefixes: Gemma2.* attends with eager, wanted .*sdpa"):
-        roles_of(config, SHARED)
 
 
 def test_layers_have_one_mask_in_common() -> None:

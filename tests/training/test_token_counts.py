@@ -16,7 +16,6 @@ from medagent.training.data import RolloutData
 from medagent.training.default_callbacks import budget_units, tokens_to_sample
 from medagent.training.execution import Execution
 from medagent.training.experience import tensorize
-from medagent.training.forward import TokenCounts
 from medagent.training.module import AgentModule
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import arguments, make_module
@@ -63,12 +62,6 @@ def test_every_pass_counts_its_own_tokens(execution: Execution, tokens: int) -> 
     with counts.paused():
         module.shared_base.policy_scores(*inputs, temperature=1.0).logprobs_BT.sum().backward()
     assert counts.take() == (0, 0), "what only measures"
-
-
-def test_a_pass_without_gradient_counts_forward_alone() -> None:
-    counts = TokenCounts()
-    counts.read(5, torch.zeros(2))
-    assert counts.take() == (5, 0)
 
 
 def distinct(rows: list[list[int]]) -> int:
