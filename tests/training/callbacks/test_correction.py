@@ -102,7 +102,7 @@ def test_only_the_policy_is_scaled(experience, tmp_path, applied_to, space) -> N
     if applied_to == "gradient":
         assert rate == 1
     else:  # Adam's first step moves each weight by its rate, so the step itself was scaled
-        first, unscaled, before = (each.policy_parameters()[0] for each in bases)
+        first, unscaled, before = (each.policy_parameters()[0].detach() for each in bases)
         assert float((first - before).norm() / (unscaled - before).norm()) == pytest.approx(scale, rel=1e-2)
     assert corrected.trainer.optimizers[0].param_groups[0]["lr"] == corrected.policy_lr
     # In norm: Adam's first step makes whole rates of gradients that are nothing but rounding.
