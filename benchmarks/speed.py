@@ -26,7 +26,7 @@ from medagent.training.engines import InProcessEngine, ModuleWeights
 from medagent.training.module import AgentModule
 from medagent.training.objectives import value_loss
 from medagent.training.prepare import prepare
-from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
+from studies.starter_base.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 
 ROLLOUTS = 128
 

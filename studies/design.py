@@ -74,7 +74,7 @@ class Study:
 
     - `task`: configuration files that all arms begin with.
     - `compared`: pairs of arms whose accuracies are tested against each other, seed by seed.
-    - `base`: what all arms train: the packaged base, or a folder of `medagent starter build` or `lengthen`, whose
+    - `base`: what all arms train: the packaged base, or a folder that `python -m studies.starter_base` wrote, whose
       limits then hold for turns.
     - `budget`: what every arm may spend. Without one an arm is trained for as long as its files say.
     - `folder`: where the study's own files lie. `load_study` gives that of the YAML file.
@@ -109,8 +109,8 @@ class Study:
         for name in (SPEC_FILE, WEIGHTS):
             if not (Path(model_path(self.base)) / name).is_file():
                 raise ConfigError(
-                    f"{here}: the base {self.base} has no {name}. Give a folder that `medagent starter build` or "
-                    "`medagent starter lengthen` wrote."
+                    f"{here}: the base {self.base} has no {name}. Give a folder that "
+                    "`python -m studies.starter_base` wrote."
                 )
 
     @property

@@ -284,7 +284,7 @@ def main(
         where one is given.
         arms: Arms to run, such as --arms '[PPO, S-PPO]'. By default all run.
         seeds: Seeds to run, such as --seeds '[1, 6]'. By default the study's own run.
-        base: Folder of another base for all arms, which `medagent starter build` or `lengthen` wrote.
+        base: Folder of another base for all arms, which `python -m studies.starter_base` wrote.
         jobs: Runs at a time, each in a process of its own.
         threads: Torch threads per run.
     """

@@ -18,8 +18,8 @@ from transformers import (
 
 from medagent.models.base_models import STARTER, model_path
 from medagent.policy import Policy
-from medagent.training.starter.lessons import STARTER_PROTOCOL
 from medagent.types import Question, Rollout, StopReason, Turn
+from studies.starter_base.lessons import STARTER_PROTOCOL
 
 FAMILIES = ("qwen3_moe", "mixtral")
 

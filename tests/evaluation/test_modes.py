@@ -19,8 +19,8 @@ from medagent.evaluation.run import Plan, run_plan
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import CLOSED_BOOK, TagProtocol
 from medagent.retrieval.search import HybridRetriever
-from medagent.training.starter.lessons import STARTER_PROTOCOL
 from medagent.types import Limits, Question, Rollout, StopReason, Turn
+from studies.starter_base.lessons import STARTER_PROTOCOL
 from tests.evaluation.support import PASSAGES, QUESTIONS, lookup, lookup_by_text, scripted
 
 

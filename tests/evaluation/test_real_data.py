@@ -12,8 +12,8 @@ from medagent.policies.huggingface import HFPolicy
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.index import build_index
 from medagent.retrieval.search import HybridRetriever
-from medagent.training.starter.lessons import STARTER_PROTOCOL
 from medagent.types import Limits
+from studies.starter_base.lessons import STARTER_PROTOCOL
 from tests.support import SHARED_DATA
 
 PUBMEDQA = SHARED_DATA / "pubmedqa" / "pqal_train500.json"

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from jsonargparse import auto_parser
 
-from medagent.cli.commands.train import TRAINING_COMMANDS
 from medagent.errors import ConfigError
 from studies.budget.tools import print_results as budget
 from studies.budget_report import units_of
@@ -21,6 +20,7 @@ from studies.figures import budget_figure
 from studies.report import by_arm, read_rows
 from studies.stability.tools import conditions
 from studies.stability.tools.print_results import RESULTS, RUNS, SAME, kept_runs, study_of
+from studies.starter_base.__main__ import COMMANDS
 from tests.training.support import parser
 
 NAMES = sorted(path.name.removesuffix(RUNS) for path in RESULTS.glob(f"*{RUNS}"))
@@ -91,8 +91,10 @@ def test_the_command_that_makes_a_base_is_one_and_its_runs_are_kept() -> None:
     with (RESULTS / "bases.csv").open(encoding="utf-8", newline="") as file:
         bases = list(csv.DictReader(file))
     for base in bases:
-        made = auto_parser(TRAINING_COMMANDS, as_positional=True).parse_args(base["command"].split()[1:])
-        given = made.starter[made.starter.subcommand]
+        *program, command = base["command"].split(" ", 3)
+        assert program == ["python", "-m", "studies.starter_base"]
+        made = auto_parser(COMMANDS, as_positional=True).parse_args(command.split())
+        given = made[made.subcommand]
         assert Path(given.out or f"runs/starter-thinking-{given.thinking}").name == base["folder"]
         assert f"model-sizes-{base['folder']}" in NAMES
 

@@ -66,7 +66,7 @@ def test_a_study_with_inconsistent_settings_is_refused(tmp_path: Path) -> None:
         ({"compared": [["PPO", "GRPO"]]}, "compared names 'GRPO', wanted one of PPO"),
         ({"arms": {"A+B": {"configs": []}, "A B": {"configs": []}}}, "share a folder"),
         ({"arms": {"PPO": {"config": "algorithms/ppo.yaml"}}}, "study"),
-        ({"base": str(tmp_path)}, r"no agent\.json. Give a folder that `medagent starter build`"),
+        ({"base": str(tmp_path)}, r"no agent\.json. Give a folder that `python -m studies.starter_base`"),
     ):
         with pytest.raises(ConfigError, match=told):
             load(**changes)

@@ -11,7 +11,7 @@ from medagent.training.advantages import GAE
 from medagent.training.module import AgentModule
 from medagent.training.prepare import prepare
 from medagent.training.rewards import OutcomeReward
-from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
+from studies.starter_base.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from tests.training.support import make_module
 
 

@@ -20,8 +20,8 @@ from medagent.training.experience import Experience
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule, StepCallback
 from medagent.training.prepare import prepare
-from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from medagent.types import Question, Rollout, StopReason, Turn
+from studies.starter_base.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from tests.support import CONFIGS
 
 AGENT = AgentSettings(STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)

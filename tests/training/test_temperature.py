@@ -14,7 +14,7 @@ from medagent.training.advantages import GAE
 from medagent.training.callbacks import ClippingBiasCorrection
 from medagent.training.engines import InProcessEngine, ModuleWeights
 from medagent.training.prepare import prepare
-from medagent.training.starter.lessons import STARTER_PROTOCOL
+from studies.starter_base.lessons import STARTER_PROTOCOL
 from tests.training.support import make_data, make_module, perturb, quiet_trainer
 
 

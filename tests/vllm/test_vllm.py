@@ -33,7 +33,7 @@ from medagent.training.engines import InProcessEngine, ModuleWeights, VllmEngine
 from medagent.training.module import AgentModule
 from medagent.training.prepare import OffPolicy, prepare
 from medagent.training.rewards import OutcomeReward
-from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
+from studies.starter_base.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from tests.support import ROOT
 from tests.training.support import arguments, make_module, perturb, setup_of
 

@@ -1,4 +1,4 @@
-"""The commands about training: `train`, `sft`, `preference`, `plan`, `export` and `starter`."""
+"""The commands about training: `train`, `sft`, `preference`, `plan` and `export`."""
 
 from __future__ import annotations
 
@@ -66,58 +66,6 @@ def export(
         export_merged(Path(agent), Path(out), dtype=dtype, max_merge_lost=max_merge_lost, overwrite=overwrite)
 
 
-def starter_build(out: str = "runs/starter-base", hidden_size: int = 128, seed: int = 0, threads: int = 0) -> None:
-    """Make the starter base policy, in about half an hour on 2 cores. After an interruption the same command goes on.
-
-    It is trained from scratch on made-up names.
-
-    Args:
-        out: Folder for tokenizer and weights.
-        hidden_size: Width of the model, a multiple of 8; the packaged one has 128. FFN layers are twice as wide.
-        seed: Seed of names, lessons and initialisation.
-        threads: Torch threads; 0 keeps torch's own choice.
-    """
-    import torch
-
-    from medagent.starter.world import World
-    from medagent.training.starter.build import WarmStartConfig, warm_start
-
-    if threads:
-        torch.set_num_threads(threads)
-    config = WarmStartConfig(seed=seed, hidden_size=hidden_size, intermediate_size=2 * hidden_size)
-    world = World.load()
-    texts = [text for c in world.conditions if c.split == "train" for text in (c.name, *c.facts.values())]
-    figures = warm_start(Path(out), config, forbidden=world.names, texts=texts, report=partial(print, flush=True))
-    print(f"Saved to {out}: lookup accuracy {figures['lookup_accuracy']:.1%} after {figures['minutes']:.1f} minutes.")
-
-
-def starter_lengthen(thinking: int, out: str | None = None, steps: int = 800, seed: int = 0, threads: int = 0) -> None:
-    """Teach the packaged base to think aloud in every turn: the same task with longer turns.
-
-    Args:
-        thinking: Least tokens of thinking per turn; a turn goes on to the end of a sentence. 22 makes whole turns of
-            40 tokens, and 54 makes 74. 0 trains on without thinking, as a control.
-        out: Folder for tokenizer and weights. By default it is runs/starter-thinking-THINKING.
-        steps: Optimizer steps.
-        seed: Seed of names and lessons.
-        threads: Torch threads; 0 keeps torch's own choice.
-    """
-    import torch
-
-    from medagent.starter.world import World
-    from medagent.training.starter.build import lengthen
-
-    if threads:
-        torch.set_num_threads(threads)
-    folder = Path(out or f"runs/starter-thinking-{thinking}")
-    names = World.load().names
-    report = partial(print, flush=True)
-    figures = lengthen(folder, thinking=thinking, forbidden=names, steps=steps, seed=seed, report=report)
-    print(
-        f"Saved to {folder}: lookup accuracy {figures['lookup_accuracy']:.1%} after {figures['minutes']:.1f} minutes."
-    )
-
-
 def _plan(arguments: list[str]) -> None:
     from medagent.training.memory.plan import plan as run_plan
 
@@ -151,9 +99,4 @@ TRAINING_COMMANDS: dict[str, Any] = {
     "sft": sft,
     "preference": preference,
     "export": export,
-    "starter": {
-        "_help": "Make the starter base policy, or a variant.",
-        "build": starter_build,
-        "lengthen": starter_lengthen,
-    },
 }

@@ -31,9 +31,7 @@ def index(corpus: Path, tmp_path: Path) -> str:
     return folder
 
 
-@pytest.mark.parametrize(
-    "command", [["demo"], ["evaluate"], ["ask"], ["chat"], ["index", "build"], ["search"], ["starter", "build"]]
-)
+@pytest.mark.parametrize("command", [["demo"], ["evaluate"], ["ask"], ["chat"], ["index", "build"], ["search"]])
 def test_help_says_what_a_command_does(command: list[str], capsys) -> None:
     with pytest.raises(SystemExit) as stop:
         main([*command, "--help"])

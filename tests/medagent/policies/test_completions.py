@@ -12,7 +12,7 @@ from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.policies.completions import CompletionPolicy, HttpCompletions, turn_seed
 from medagent.policies.http_endpoint import Endpoint
 from medagent.policies.huggingface import HFPolicy
-from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
+from studies.starter_base.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from tests.fake_vllm import FakeVllm
 
 QUESTIONS = StarterBenchmark("train", limit_per_kind=3).questions()

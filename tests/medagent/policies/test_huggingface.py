@@ -13,8 +13,8 @@ from medagent.policies import batch
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import TurnStop
 from medagent.protocol import TagProtocol
-from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from medagent.types import Limits
+from studies.starter_base.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from tests.medagent.policies.support import one_turn
 
 

@@ -10,8 +10,8 @@ from medagent.agent import Agent, Job
 from medagent.policies import batch
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import TagProtocol
-from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from medagent.types import Limits, Rollout
+from studies.starter_base.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 
 
 @pytest.fixture

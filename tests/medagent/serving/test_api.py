@@ -17,8 +17,8 @@ from medagent.policies.huggingface import HFPolicy
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import NOT_ADVICE
 from medagent.serving.app import make_app
-from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from medagent.types import Question
+from studies.starter_base.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from tests.medagent.serving.support import GOUT, Corpus, call, events
 
 

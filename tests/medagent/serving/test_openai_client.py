@@ -12,7 +12,7 @@ from medagent.agent import Agent
 from medagent.policies.huggingface import HFPolicy
 from medagent.serving.app import make_app
 from medagent.serving.settings import AdmissionLimits
-from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
+from studies.starter_base.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from tests.medagent.serving.support import Corpus, Stepwise, served, soon
 
 ASKED: Any = [{"role": "user", "content": "What is the first-line drug for gout?"}]

@@ -15,7 +15,7 @@ from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.data import RolloutData
 from medagent.training.engines import InProcessEngine, ModuleWeights
-from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
+from studies.starter_base.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from tests.training.support import arguments, make_module, perturb, setup_of
 
 ray = pytest.importorskip("ray", reason="needs the extra ray; make test-vllm installs it")

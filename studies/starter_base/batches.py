@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 from transformers import Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
-from medagent.training.starter.lessons import Lesson
+from studies.starter_base.lessons import Lesson
 
 NUM_EXAM_BATCHES = 4
 

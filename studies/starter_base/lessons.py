@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerBase
 from medagent.protocol import Piece, TagProtocol, encode
 from medagent.retrieval.passages import Passage
 from medagent.starter.templates import INHERITANCE, RELATIONS, query
-from medagent.training.starter.made_up_names import NameMaker
 from medagent.types import LETTERS, Limits, Question
+from studies.starter_base.made_up_names import NameMaker
 
 STARTER_PROTOCOL = TagProtocol(instructions="", options_style="letter_last")
 STARTER_LIMITS = Limits(max_turns=4, max_turn_tokens=48, max_observation_tokens=160, max_total_tokens=512)

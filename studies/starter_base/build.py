@@ -27,8 +27,9 @@ from medagent.models.base_models import STARTER, model_path
 from medagent.models.causal_lm import load_causal_lm
 from medagent.starter.templates import INHERITANCE, RELATIONS
 from medagent.training.execution import keep_freed_memory
-from medagent.training.starter.batches import LessonBatch, LessonStream, lookup_accuracy, loss_and_lookup, make_exam
-from medagent.training.starter.lessons import (
+from medagent.types import LETTERS, Limits
+from studies.starter_base.batches import LessonBatch, LessonStream, lookup_accuracy, loss_and_lookup, make_exam
+from studies.starter_base.lessons import (
     NOT_FOUND,
     STARTER_LIMITS,
     STARTER_PROTOCOL,
@@ -37,8 +38,7 @@ from medagent.training.starter.lessons import (
     Lesson,
     LessonMaker,
 )
-from medagent.training.starter.made_up_names import NameMaker
-from medagent.types import LETTERS, Limits
+from studies.starter_base.made_up_names import NameMaker
 
 PAD, END = "<pad>", "<end>"
 # Steps from one exam to the next; one costs as much as three steps, so they are frequent only where they decide when

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-import medagent.training.starter.build as module
+import studies.starter_base.build as module
 from medagent.agent_spec import read_spec
 from medagent.errors import ConfigError, MedagentError
 from medagent.models.causal_lm import load_causal_lm
-from medagent.training.starter.batches import action_states, collate, loss_and_lookup
-from medagent.training.starter.build import LessonMaker, Stage, WarmStartConfig, warm_start
-from medagent.training.starter.lessons import STARTER_PROTOCOL, Habits
+from studies.starter_base.batches import action_states, collate, loss_and_lookup
+from studies.starter_base.build import LessonMaker, Stage, WarmStartConfig, warm_start
+from studies.starter_base.lessons import STARTER_PROTOCOL, Habits
 
 TINY = WarmStartConfig(vocab_size=700, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=48, batch_size=8)
 
@@ -115,7 +115,7 @@ def test_the_packaged_base_learns_to_think_longer(tmp_path: Path, retriever) -> 
     from medagent.agent import Agent, Job
     from medagent.evaluation.benchmarks import StarterBenchmark
     from medagent.policies.huggingface import HFPolicy
-    from medagent.training.starter.build import lengthen
+    from studies.starter_base.build import lengthen
 
     out = tmp_path / "longer"
     lengthen(out, thinking=16, forbidden=frozenset(), steps=50, report=lambda line: None)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from medagent.protocol import TagProtocol
 from medagent.starter.world import World
-from medagent.training.starter.lessons import (
+from studies.starter_base.lessons import (
     STARTER_LIMITS,
     STARTER_PROTOCOL,
     Habits,
@@ -16,7 +16,7 @@ from medagent.training.starter.lessons import (
     answer_turn,
     word_pieces,
 )
-from medagent.training.starter.made_up_names import NameMaker
+from studies.starter_base.made_up_names import NameMaker
 
 
 def test_made_up_names_are_never_real(world: World, tokenizer) -> None:

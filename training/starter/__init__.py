@@ -1,1 +1,0 @@
-"""How the packaged base policy is made."""
