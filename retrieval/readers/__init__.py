@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-from medagent.retrieval.readers.base import Item, OpenFile, Skipped, Withdrawn
+from medagent.retrieval.readers.base import Item, OpenFile, Skipped, UnusableFileError, Withdrawn
 
 # Module and function of each kind. A module is imported when a file of its kind is read: some take their time, and a
 # search reads no file.
@@ -44,8 +44,10 @@ def kind_of(path: Path) -> str:
 def read_file(file: OpenFile) -> Iterator[Item]:
     """The documents of an open file, and what had to be skipped."""
     module, function = READERS[kind_of(file.path)]
-    read: Iterator[Item] = getattr(import_module(f"medagent.retrieval.readers.{module}"), function)(file)
-    return read
+    try:
+        yield from getattr(import_module(f"medagent.retrieval.readers.{module}"), function)(file)
+    except UnusableFileError as error:
+        yield Skipped(file.name, str(error))
 
 
 def read_documents(path: str | Path) -> Iterator[Item]:

@@ -65,6 +65,10 @@ class Withdrawn:
 Item = Document | Passage | Skipped | Withdrawn
 
 
+class UnusableFileError(Exception):
+    """What is wrong with a file: the reader of `read_file` ends, and the file is reported as skipped."""
+
+
 class OpenFile:
     """A file of a corpus; `.gz` is unpacked while it is read. `name` is its name in documents and messages."""
 

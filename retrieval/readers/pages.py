@@ -18,7 +18,7 @@ from trafilatura.settings import Document as TrafilaturaDocument
 
 from medagent.retrieval.bibliography import year_in
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.readers.base import Item, OpenFile, Skipped, retraction_in_title, table_lines
+from medagent.retrieval.readers.base import Item, OpenFile, UnusableFileError, retraction_in_title, table_lines
 from medagent.retrieval.readers.html_tree import CHARSET, prepared
 from medagent.retrieval.readers.text import decoded, expand_ligatures, title_from_name
 
@@ -29,28 +29,20 @@ logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
 
 def read_html(file: OpenFile) -> Iterator[Item]:
     """One document of a page's main text: menus, banners and footers are left out, tables kept."""
-    page = decoded(file, declared=CHARSET)
-    if isinstance(page, Skipped):
-        yield page
-        return
-    tree = prepared(page)
+    tree = prepared(decoded(file, declared=CHARSET))
     if tree is None:
-        yield Skipped(file.name, "has no main text")
-        return
+        raise UnusableFileError("has no main text")
     made = trafilatura.bare_extraction(
         tree, include_comments=False, include_tables=True, favor_recall=True, with_metadata=True
     )
     if not isinstance(made, TrafilaturaDocument) or made.body is None:
-        yield Skipped(file.name, "has no main text")
-        return
+        raise UnusableFileError("has no main text")
     title = expand_ligatures(str(made.title or "")).strip() or title_from_name(file.name)
     if reason := retraction_in_title(title):
-        yield Skipped(file.name, f"{reason}, by its title")
-        return
+        raise UnusableFileError(f"{reason}, by its title")
     sections = _sections_of(made.body, title)
     if not sections:
-        yield Skipped(file.name, "has no main text")
-        return
+        raise UnusableFileError("has no main text")
     yield Document(title, sections, str(made.sitename or file.name), year=year_in(made.date), name=file.name)
 
 
@@ -106,8 +98,9 @@ def read_docx(file: OpenFile) -> Iterator[Item]:
     try:
         word = docx.Document(io.BytesIO(file.whole()))
     except (PackageNotFoundError, KeyError, ValueError, zipfile.BadZipFile, etree.XMLSyntaxError) as error:
-        yield Skipped(file.name, f"is no readable Word file ({type(error).__name__}: {error}); is it encrypted?")
-        return
+        raise UnusableFileError(
+            f"is no readable Word file ({type(error).__name__}: {error}); is it encrypted?"
+        ) from error
     title, sections = str(word.core_properties.title or "").strip(), [("", list[str]())]
     headings: list[str] = []
     for block in word.iter_inner_content():
@@ -129,12 +122,10 @@ def read_docx(file: OpenFile) -> Iterator[Item]:
             sections[-1][1].append(text)
     title = title or title_from_name(file.name)
     if reason := retraction_in_title(title):
-        yield Skipped(file.name, f"{reason}, by its title")
-        return
+        raise UnusableFileError(f"{reason}, by its title")
     kept = tuple(Section(heading, "\n".join(lines)) for heading, lines in sections if lines)
     if not kept:
-        yield Skipped(file.name, "has no text")
-        return
+        raise UnusableFileError("has no text")
     modified = word.core_properties.modified
     yield Document(
         title, kept, file.name, year=modified.year if modified and modified.year > 1990 else None, name=file.name

@@ -12,7 +12,7 @@ import pypdfium2
 
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.passages import replace_surrogates
-from medagent.retrieval.readers.base import Item, OpenFile, Skipped, has_header, table_lines
+from medagent.retrieval.readers.base import Item, OpenFile, Skipped, UnusableFileError, has_header, table_lines
 from medagent.retrieval.readers.pdf_layout import Column, Grid, PlainTable, boxed_aside, grids_of, in_order
 from medagent.retrieval.readers.pdf_lines import (
     LinePart,
@@ -47,12 +47,12 @@ def read_pdf(file: OpenFile) -> Iterator[Item]:
         document = pypdfium2.PdfDocument(raw)
     except pypdfium2.PdfiumError as error:
         if error.err_code == pypdfium2.raw.FPDF_ERR_PASSWORD:
-            yield Skipped(file.name, "is encrypted; save it without a password")
-        elif error.err_code == pypdfium2.raw.FPDF_ERR_SECURITY:
-            yield Skipped(file.name, "is encrypted in a way that is not supported; save it without protection")
-        else:
-            yield Skipped(file.name, f"is no readable PDF ({type(error).__name__}: {error})")
-        return
+            raise UnusableFileError("is encrypted; save it without a password") from error
+        if error.err_code == pypdfium2.raw.FPDF_ERR_SECURITY:
+            raise UnusableFileError(
+                "is encrypted in a way that is not supported; save it without protection"
+            ) from error
+        raise UnusableFileError(f"is no readable PDF ({type(error).__name__}: {error})") from error
     with closing(document):
         count = len(document)
         claimed = " ".join(expand_ligatures(_metadata(document, "Title")).split())
@@ -67,10 +67,9 @@ def read_pdf(file: OpenFile) -> Iterator[Item]:
         if (text := replace_surrogates(page.text(hyphenated))).strip()
     ]
     if not sections:
-        yield Skipped(
-            file.name, f"has no text on its {count} pages; if they are scans, run text recognition (OCR) first"
+        raise UnusableFileError(
+            f"has no text on its {count} pages; if they are scans, run text recognition (OCR) first"
         )
-        return
     title = _title(claimed, pages) or title_from_name(file.name)
     yield Document(title, tuple(sections), file.name, year=int(year[1]) if year else None, name=file.name)
 

@@ -12,7 +12,7 @@ from bibtexparser.middlewares import LatexDecodingMiddleware
 
 from medagent.retrieval.bibliography import Bibliography, plain_doi, year_in
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.readers.base import Item, OpenFile, Skipped, retraction_in_title
+from medagent.retrieval.readers.base import Item, OpenFile, Skipped, UnusableFileError, retraction_in_title
 from medagent.retrieval.readers.medline import medline_records
 from medagent.retrieval.readers.text import decoded
 
@@ -22,25 +22,17 @@ _BEGINS = re.compile(r"^\s*TY\s{0,2}-", re.MULTILINE)
 
 def read_medline_text(file: OpenFile) -> Iterator[Item]:
     """One document per record of a MEDLINE text."""
-    text = decoded(file)
-    if isinstance(text, Skipped):
-        yield text
-    else:
-        yield from medline_records(text, file.name)
+    yield from medline_records(decoded(file), file.name)
 
 
 def read_ris(file: OpenFile) -> Iterator[Item]:
     """One document per record of RIS."""
     text = decoded(file)
-    if isinstance(text, Skipped):
-        yield text
-        return
     begun = len(_BEGINS.findall(text))
     try:
         rows = rispy.loads(_regular(text), skip_unknown_tags=True)
     except (ValueError, KeyError, IndexError, OSError) as error:
-        yield Skipped(file.name, f"is no readable RIS ({error})")
-        return
+        raise UnusableFileError(f"is no readable RIS ({error})") from error
     if len(rows) < max(1, begun):
         yield Skipped(file.name, f"has {begun} records, of which {len(rows)} can be read")
     for number, row in enumerate(rows, start=1):
@@ -82,9 +74,6 @@ def _regular(text: str) -> str:
 def read_bibtex(file: OpenFile) -> Iterator[Item]:
     """One document per entry of BibTeX that has an abstract."""
     text = decoded(file)
-    if isinstance(text, Skipped):
-        yield text
-        return
     # Many exports leave these as they are, and LaTeX would take what follows for a comment or a column.
     text = re.sub(r"(?<!\\)([%&])", r"\\\1", text)
     library = parse_string(text, append_middleware=[LatexDecodingMiddleware()])

@@ -12,7 +12,7 @@ import ijson
 
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.passages import id_of_row, passage_from_row
-from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped, retraction_in_title
+from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped, UnusableFileError, retraction_in_title
 
 LONGEST_LINE = 64 << 20  # bytes; a longer one is no row
 MAX_DEPTH = 500  # arrays and objects within one another
@@ -39,10 +39,9 @@ def read_json_lines(file: OpenFile) -> Iterator[Item]:
                 continue
             yield document_of_row(row, where, source=file.name)
     except UNREADABLE as error:
-        yield Skipped(file.name, f"cannot be read after line {number:,} ({error}); what came before is used")
-        return
+        raise UnusableFileError(f"cannot be read after line {number:,} ({error}); what came before is used") from error
     if not number:
-        yield Skipped(file.name, "is empty")
+        raise UnusableFileError("is empty")
 
 
 def read_json_array(file: OpenFile) -> Iterator[Item]:
@@ -52,10 +51,9 @@ def read_json_array(file: OpenFile) -> Iterator[Item]:
         for number, row in enumerate(_objects(file), start=1):
             yield document_of_row(row, f"{file.name}, row {number}", source=file.name)
     except (ijson.JSONError, UnicodeDecodeError, *UNREADABLE) as error:
-        yield Skipped(file.name, f"cannot be read after row {number:,} ({error}); what came before is used")
-        return
+        raise UnusableFileError(f"cannot be read after row {number:,} ({error}); what came before is used") from error
     if not number:
-        yield Skipped(file.name, "holds no array of objects")
+        raise UnusableFileError("holds no array of objects")
 
 
 def _objects(file: OpenFile) -> Iterator[Any]:

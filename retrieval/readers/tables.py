@@ -13,15 +13,8 @@ from typing import IO
 
 from medagent.retrieval.bibliography import plain_doi
 from medagent.retrieval.passages import TEXT_FIELDS
-from medagent.retrieval.readers.base import (
-    SAMPLE,
-    UNREADABLE,
-    Item,
-    OpenFile,
-    Skipped,
-    encoding_of,
-    retraction_in_title,
-)
+from medagent.retrieval.readers import base
+from medagent.retrieval.readers.base import SAMPLE, UNREADABLE, Item, OpenFile, Skipped, UnusableFileError, encoding_of
 from medagent.retrieval.readers.rows import document_of_row
 
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a column may hold a whole article
@@ -55,8 +48,7 @@ def read_table(file: OpenFile) -> Iterator[Item]:
     try:
         head = file.stream.read(SAMPLE)
         if not head.strip():
-            yield Skipped(file.name, "is empty")
-            return
+            raise UnusableFileError("is empty")
         encoding = encoding_of(head)
         lines = codecs.iterdecode(_blocks(head, file.stream), encoding, "replace")
         delimiter = delimiter_of(head.decode(encoding, "replace"), file.path.suffixes)
@@ -66,12 +58,10 @@ def read_table(file: OpenFile) -> Iterator[Item]:
             number, header = next(rows)
         names = [] if isinstance(header, str) else [_known_name(name) for name in header]
         if "text" not in names:
-            yield Skipped(
-                file.name,
+            raise UnusableFileError(
                 f"its header is {header}; wanted a column 'text', 'content' or 'abstract' (and id, title, source, "
-                "year), by commas, tabs, semicolons or bars",
+                "year), by commas, tabs, semicolons or bars"
             )
-            return
         for number, row in rows:
             where = f"{file.name}, line {number}"
             if isinstance(row, str):
@@ -81,7 +71,7 @@ def read_table(file: OpenFile) -> Iterator[Item]:
             elif any(row):
                 yield _document(names, row, where, file.name)
     except (csv.Error, *UNREADABLE) as error:
-        yield Skipped(file.name, f"cannot be read after line {number:,} ({error}); what came before is used")
+        raise UnusableFileError(f"cannot be read after line {number:,} ({error}); what came before is used") from error
 
 
 def _document(names: Sequence[str], row: Sequence[str], where: str, source: str) -> Item:
@@ -93,7 +83,7 @@ def _document(names: Sequence[str], row: Sequence[str], where: str, source: str)
         fields["id"] = f"pmid:{fields['pmid'].strip()}"
     elif "id" not in fields and fields.get("doi", "").strip():
         fields["id"] = f"doi:{plain_doi(fields['doi'])}"
-    if reason := retraction_in_title(fields.get("title", "")):
+    if reason := base.retraction_in_title(fields.get("title", "")):
         return Skipped(where, f"{reason}, by its title")
     return document_of_row(fields, where, source=source)
 

@@ -12,7 +12,7 @@ from defusedxml.common import DefusedXmlException, EntitiesForbidden
 from defusedxml.ElementTree import iterparse
 
 from medagent.retrieval.readers import jats, medline
-from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped, Withdrawn
+from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, UnusableFileError, Withdrawn
 from medagent.retrieval.readers.xml_text import local, text_of
 
 _SETS = {"pmc-articleset", "article-set", "OAI-PMH"}
@@ -60,12 +60,10 @@ def read_xml(file: OpenFile) -> Iterator[Item]:
                 if root is None:
                     root = element
                     if name not in _ROOTS:  # not read further: the whole of it would be held in memory
-                        yield Skipped(
-                            file.name,
+                        raise UnusableFileError(
                             f"holds no article: its root is <{name}>; wanted MEDLINE (PubmedArticleSet), JATS "
-                            "(article), BITS (book-part-wrapper, book) or OAI-PMH",
+                            "(article), BITS (book-part-wrapper, book) or OAI-PMH"
                         )
-                        return
                 continue
             if name == "book-meta":
                 book = jats.book_of(element)
@@ -86,20 +84,15 @@ def read_xml(file: OpenFile) -> Iterator[Item]:
             if root is not None and root is not element and name != "record":
                 root.clear()  # else the emptied articles pile up under the root
     except EntitiesForbidden as error:
-        yield Skipped(
-            file.name,
+        raise UnusableFileError(
             f"defines an entity of its own (<!ENTITY {error.name} ...>), which is refused; save it with its entities "
-            f"written out; {done:,} articles before that place are used",
-        )
-        return
-    except (ParseError, DefusedXmlException) as error:
-        yield Skipped(file.name, f"is no well-formed XML ({error}); {done:,} articles before that place are used")
-        return
-    except UNREADABLE as error:
-        yield Skipped(file.name, f"cannot be read to its end ({error}); {done:,} articles before that place are used")
-        return
+            f"written out; {done:,} articles before that place are used"
+        ) from error
+    except (ParseError, DefusedXmlException, *UNREADABLE) as error:
+        what = "cannot be read to its end" if isinstance(error, UNREADABLE) else "is no well-formed XML"
+        raise UnusableFileError(f"{what} ({error}); {done:,} articles before that place are used") from error
     if not done:
-        yield Skipped(file.name, f"holds no article in its <{local(root)}>")
+        raise UnusableFileError(f"holds no article in its <{local(root)}>")
 
 
 def _reader_of(name: str, element: Element, root: Element | None) -> Callable[[Element, str], Item] | None:
