@@ -65,31 +65,24 @@ def ids(retriever: HybridRetriever | RemoteRetriever | Toolbox, where: str) -> s
         ("date>=2021-03", {"guideline"}),
         ("date=2021", {"guideline"}),
         ("date<2020-06", {"review", "trial"}),  # the month of 2020 is not known
-        ("date<=2020", {"review", "trial", "case"}),
         ("date!=2021-03", EVERY - {"guideline"}),
         ("type=rct", set()),
         ("language=Deutsch", {"trial"}),
         ("source = WHO , 'PubMed?'", {"guideline", "plain", "trial"}),
         ("type=guideline", {"guideline"}),
-        ("type='practice guideline'", {"guideline"}),
         ("type=systematic-review", {"review"}),
-        ("type=review", {"review"}),
         ("type=trial,guideline", {"trial", "guideline"}),
-        ("type=case-report", {"case"}),
         ("type!=case-report", EVERY - {"case"}),
         ("language=en", {"guideline", "review"}),
-        ("language=German", {"trial"}),
         ("language=pt", {"case"}),
         ("language!=en", {"trial", "case", "plain"}),
         ("source=who", {"guideline", "plain"}),
         ('source="Genetics Home Reference"', {"review"}),
         ("source=PubMed*", {"trial", "case"}),
-        ("source=PubMed?", {"trial"}),
         ("author=muller*", {"trial"}),
         ("keyword='behcet syndrome'", {"case"}),
         ("journal=gut year>=2021", {"guideline"}),
         ("document=plain", {"plain"}),
-        ("title=gout*", EVERY),
         ("source=nobody", set()),
     ],
 )
@@ -105,9 +98,7 @@ def test_what_a_filter_lets_through(index: Path, where: str, found: set[str]) ->
         (Bibliography(keywords=("*Asthma/drug therapy",)), "keyword=asthma"),
         (Bibliography(keywords=("*Asthma/drug therapy",)), "keyword='*asthma/drug therapy'"),
         (Bibliography(language="eng; fre"), "language=fr"),
-        (Bibliography(language="English and French"), "language=en"),
         (Bibliography(types=("Randomized Controlled Trial",)), "type=rct"),
-        (Bibliography(types=("Randomized Controlled Trial",)), "type=trial"),
         (Bibliography(doi="10.1000/abc"), "doi=https://doi.org/10.1000/ABC"),
         (Bibliography(authors=("Sørensen K",)), "author=Sorensen*"),
         (Bibliography(authors=("Łukasz P", "O’Brien T")), "author=lukasz* author=O'Brien*"),
@@ -127,12 +118,10 @@ def test_dates_are_compared_as_far_as_both_say_them() -> None:
     for operator in ("<", "<=", "=", ">=", ">"):
         assert not date_fits("2021", operator, "2021-03"), "it may be any month"
         assert not date_fits("spring", operator, "2021")
-    assert [date_fits("2021-03-05", operator, "2021-03") for operator in ("<", "<=", "=", ">=", ">")] == [
-        False,
-        True,
-        True,
-        True,
-        False,
+    assert [each for each in ("<", "<=", "=", ">=", ">") if date_fits("2021-03-05", each, "2021-03")] == [
+        "<=",
+        "=",
+        ">=",
     ]
     assert date_fits("2021///Spring", ">=", "2021")
     assert not date_fits("2021///Spring", ">=", "2021-03")
@@ -169,9 +158,7 @@ def test_odd_filters_over_http_are_no_failures(index: Path, where: object) -> No
         ("date>=March", "wanted a date"),
         ("source>=WHO", "other fields take = and !="),
         ("year>=2020,2021", "one value"),
-        ("gout treatment", "no condition"),
         ("source='WHO", "empty value"),
-        ("date>=2021-13", "wanted a date"),
         ("author=a*b*c*d*e*f*g*", "more than 5"),
         ("date>=2021-02-31", "wanted a date"),
         ("pmid=" + ",".join(map(str, range(2001))), "at most 50, 2,000 and 20"),

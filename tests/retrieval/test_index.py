@@ -18,7 +18,6 @@ from medagent.retrieval.errors import CorpusError, IndexBusyError, IndexMismatch
 from medagent.retrieval.index import add_to_index, build_index, open_vectors, sync_index
 from medagent.retrieval.maintenance import index_stats, rebuild_index, remove_from_index, restore_in_index, show_stats
 from medagent.retrieval.manifest import Manifest
-from medagent.retrieval.passages import Passage
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import Chunking, IndexSettings
 from medagent.retrieval.store import PassageStore
@@ -230,32 +229,6 @@ def test_empty_corpora_leave_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"x")
     with pytest.raises(CorpusError, match=r"found a \.png"):
         file_corpus(tmp_path / "a.png")
-
-
-def test_an_interruption_loses_nothing_that_was_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("medagent.retrieval.ingest.BATCH", 8)
-    embedder = CountingEmbedder(fail_after=16)
-    with pytest.raises(KeyboardInterrupt):
-        build_index(PASSAGES, tmp_path, embedder)
-    store = PassageStore(tmp_path, 64)
-    assert len(store) == store.num_rows == 16
-    assert store.integrity() == "ok"
-    store.close()
-
-
-def test_an_index_inside_a_corpus_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("text")
-    build_index(PASSAGES, tmp_path / "index", SMALL)
-    assert [part.name for part in file_corpus(tmp_path).parts] == ["a.txt"]
-
-
-def test_rows_and_documents_are_found_by_id(tmp_path: Path) -> None:
-    passages = [Passage(f"d#{i}", "t", f"text {i}", document="d") for i in range(3)] + [Passage("e", "t", "else")]
-    build_index(passages, tmp_path, SMALL)
-    store = PassageStore(tmp_path, 64)
-    assert store.rows_of_documents(["d"]) == [0, 1, 2]
-    assert store.rows_of(["e", "nothing"]) == {"e": 3}
-    store.close()
 
 
 def test_the_hub_layout_of_medrag(tmp_path: Path) -> None:

@@ -15,12 +15,7 @@ from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.store import PassageStore
-from tests.retrieval.support import (
-    PASSAGES,
-    SMALL,
-    CountingEmbedder,
-    problems,
-)
+from tests.retrieval.support import PASSAGES, SMALL, CountingEmbedder, problems
 
 
 def test_an_interrupted_build_is_never_taken_for_the_whole_corpus(

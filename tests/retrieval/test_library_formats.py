@@ -168,15 +168,6 @@ def test_pictures_are_left_out_of_markdown(tmp_path: Path) -> None:
     assert len(text) < 100
 
 
-PAGE = """<html><head><title>Gout guideline</title></head><body><nav><ul><li><a href="/">Home</a></li>
-<li><a href="/c">Cookies</a></li></ul></nav><main><article><h1>Gout guideline</h1>
-<p>This guideline tells how adults with acute gout are treated in general practice and in hospital.</p>
-<h2>Treatment</h2><p>Colchicine is given within the first day of an attack, where kidneys are sound enough for it.</p>
-<table><tr><th>Drug</th><th>Dose</th></tr><tr><td>colchicine</td><td>0.5 mg</td></tr></table>
-<h2>Follow-up</h2><p>Urate is measured again after four weeks, and the dose is adapted to what was found then.</p>
-</article></main><footer>Copyright. All rights reserved. Imprint.</footer></body></html>"""
-
-
 def test_word_files(tmp_path: Path) -> None:
     word = docx.Document()
     word.add_heading("Ward guide", 0)

@@ -156,7 +156,6 @@ def test_an_open_circuit_breaker_lets_one_request_through(monkeypatch: pytest.Mo
     assert breaker.allows()
     breaker.succeeded()
     assert breaker.allows()
-    assert breaker.allows()
 
 
 def test_responses_of_other_services_are_outages_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

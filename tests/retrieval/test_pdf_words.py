@@ -12,15 +12,7 @@ from reportlab.pdfbase import pdfmetrics
 from reportlab.pdfbase.ttfonts import TTFont
 from reportlab.pdfgen.canvas import Canvas
 
-from tests.retrieval.drawn_pdf import (
-    cells,
-    lines,
-    read_drawn,
-    read_pages,
-    title_from_name,
-    together,
-    write,
-)
+from tests.retrieval.drawn_pdf import cells, lines, read_drawn, read_pages, title_from_name, together, write
 from tests.retrieval.support import items, read
 
 BODY = lines(["The text of the page is set in letters", "of the usual size and goes on here."], y=600)
@@ -54,18 +46,12 @@ def test_the_items_of_a_list_keep_their_marks(marks: str, tmp_path: Path) -> Non
     assert read_drawn(tmp_path / "a.pdf", drawn) == [f"{m} {text}" for m, text in zip(marks_of, texts, strict=True)]
 
 
-# Tables.
-
-
 def test_many_drawn_lines_cost_little_and_hide_nothing(tmp_path: Path) -> None:
     def chart(canvas: Canvas) -> None:
         for at in range(6000):
             canvas.line(100 + at % 97 * 3, 300 + at % 89 * 2, 120 + at % 97 * 3, 305 + at % 89 * 2)
 
     assert len(read_drawn(tmp_path / "a.pdf", BODY, chart)) == 1
-
-
-# Titles.
 
 
 def test_other_titles(tmp_path: Path) -> None:
@@ -78,9 +64,6 @@ def test_other_titles(tmp_path: Path) -> None:
     assert title_from_name(write(tmp_path / "b.pdf", together(bold, BODY))) == "Rest after surgery"
     assert title_from_name(write(tmp_path / "ward_guide.pdf", BODY)) == "ward guide"
     assert title_from_name(write(tmp_path / "c_d.pdf", together(lines(["A"], size=40, y=750), BODY))) == "c d"
-
-
-# Files.
 
 
 def test_encrypted_files(tmp_path: Path) -> None:

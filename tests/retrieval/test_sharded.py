@@ -22,7 +22,7 @@ from medagent.evaluation.fingerprints import index_fingerprint
 from medagent.retrieval.controls import UnrelatedRetriever
 from medagent.retrieval.corpora import file_corpus
 from medagent.retrieval.embedders import HashedNgramEmbedder
-from medagent.retrieval.errors import IndexBusyError, IndexMismatchError, RetrievalError
+from medagent.retrieval.errors import IndexMismatchError, RetrievalError
 from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.retrieval.index import build_index
 from medagent.retrieval.lexical import LENGTHS
@@ -264,18 +264,6 @@ def test_an_index_without_lengths_is_refused_and_can_be_made_again(tmp_path: Pat
     assert problems(tmp_path / "b")
     with pytest.raises(IndexMismatchError, match="holds 3 lengths, wanted 20"):
         ShardedRetriever(both)
-
-
-def test_closing_lets_the_indexes_be_changed(tmp_path: Path) -> None:
-    for name, part in (("a", PASSAGES[:20]), ("b", PASSAGES[20:])):
-        build_index(part, tmp_path / name, SMALL)
-    retriever = ShardedRetriever([str(tmp_path / "a"), str(tmp_path / "b")])
-    with pytest.raises(IndexBusyError):
-        remove_from_index(tmp_path / "b", [PASSAGES[30].id])
-    retriever.close()
-    retriever.close()
-    remove_from_index(tmp_path / "b", [PASSAGES[30].id])
-    assert len(ShardedRetriever([str(tmp_path / "a"), str(tmp_path / "b")])) == 39
 
 
 def test_results_are_remembered_and_a_reranker_decides(shards: dict[str, str], whole: HybridRetriever) -> None:

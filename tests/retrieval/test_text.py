@@ -15,27 +15,6 @@ from medagent.retrieval.settings import Chunking
 count = HashedNgramEmbedder().count_tokens
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("IL-6", "il 6"),
-        ("il6", "IL-6"),
-        ("TNF-α", "TNF alpha"),
-        ("β-blockers", "beta blocker"),
-        ("Crohn's disease", "crohn disease"),
-        ("COVID‑19", "covid 19"),
-        ("5-HT3 receptors", "5 HT3 receptor"),
-        ("BRCA1/2", "brca1"),
-        ("infections", "infection"),
-        ("Hepatitis A", "hepatitis a"),
-        ("ﬁbrosis", "fibrosis"),
-    ],
-)
-def test_other_spellings_of_a_name_give_the_same_terms(one: str, other: str) -> None:
-    analyser = Analyser()
-    assert set(analyser.tokens(other)) <= set(analyser.tokens(one))
-
-
 def test_letters_digits_and_negations_that_distinguish_are_kept() -> None:
     analyser = Analyser()
     assert analyser.tokens("What is the treatment of a stroke?") == ["treatment", "stroke"]
@@ -48,21 +27,12 @@ def test_letters_digits_and_negations_that_distinguish_are_kept() -> None:
     assert Analyser("words").tokens("The IL-6's") == ["the", "il", "6", "s"]
 
 
-@pytest.mark.parametrize(
-    ("text", "sentences"),
-    [
-        ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
-        ("E. coli causes it (Fig. 2). Give 0.5 mg.", ["E. coli causes it (Fig. 2).", "Give 0.5 mg."]),
-        ("Seen by Smith et al. It was so.", ["Seen by Smith et al. It was so."]),
-        ("pH was 7.4. IL-6 rose.", ["pH was 7.4.", "IL-6 rose."]),
-        ("A heading\n- an item\n- another", ["A heading", "- an item", "- another"]),
-        ("vitamin. d lower case goes on", ["vitamin. d lower case goes on"]),
-        ('He said "stop." Then he left.', ['He said "stop."', "Then he left."]),
-        ("  \n ", []),
-    ],
-)
-def test_sentences_are_split_at_their_ends_only(text: str, sentences: list[str]) -> None:
-    assert split_sentences(text) == sentences
+def test_sentences_are_split_at_their_ends_only() -> None:
+    texts = ["One. |Two! |Three? |Four", "E. coli causes it (Fig. 2). |Give 0.5 mg.", "Seen by Smith et al. It was so."]
+    texts += ["pH was 7.4. |IL-6 rose.", "A heading\n|- an item\n|- another", "vitamin. d lower case goes on"]
+    for text in (*texts, 'He said "stop." |Then he left.'):
+        assert split_sentences(text.replace("|", "")) == [sentence.strip() for sentence in text.split("|")]
+    assert split_sentences("  \n ") == []
 
 
 def test_chunks_keep_sentences_titles_and_every_word() -> None:

@@ -69,20 +69,6 @@ def test_a_notice_takes_the_article_out_now_and_later(tmp_path: Path, first: str
     assert add(index, pubmed(tmp_path / "c", 9, record(1, "Wrong, again.")))["kept out"] == 1
 
 
-def test_a_jats_notice_names_a_doi_that_pubmed_has_too(tmp_path: Path) -> None:
-    index = tmp_path / "index"
-    ids = "<PubmedData><ArticleIdList><ArticleId IdType='doi'>10.1/AB</ArticleId></ArticleIdList></PubmedData>"
-    article = record(1, "Wrong.").replace("</PubmedArticle>", ids + "</PubmedArticle>")
-    add(index, pubmed(tmp_path / "a", 1, article, record(2, "Fine.")))
-    (tmp_path / "notice.nxml").write_text(
-        '<article xmlns:xlink="http://www.w3.org/1999/xlink" article-type="retraction"><front><article-meta>'
-        '<related-article related-article-type="retracted-article" ext-link-type="doi" xlink:href="10.1/ab"/>'
-        "</article-meta></front></article>"
-    )
-    assert add(index, tmp_path / "notice.nxml")["retracted"] == 1
-    assert set(held(index)) == {"pmid:2"}
-
-
 @pytest.mark.parametrize("how", ["touch", "move", "name the file", "other id"])
 def test_what_was_removed_stays_out_until_it_is_restored(tmp_path: Path, how: str) -> None:
     index, folder = tmp_path / "index", tmp_path / "c"
