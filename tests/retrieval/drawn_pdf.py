@@ -50,18 +50,6 @@ def cells(rows: Sequence[Sequence[str]], xs: Sequence[float], y: float = 700, *,
     return draw
 
 
-def rules(xs: Sequence[float], ys: Sequence[float]) -> Draw:
-    """A grid of lines."""
-
-    def draw(canvas: Canvas) -> None:
-        for x in xs:
-            canvas.line(x, ys[0], x, ys[-1])
-        for y in ys:
-            canvas.line(xs[0], y, xs[-1], y)
-
-    return draw
-
-
 def together(*draws: Draw) -> Draw:
     """Several on one page."""
 
