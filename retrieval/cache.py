@@ -27,27 +27,20 @@ class HitCache:
 
     def hits(self, queries: Sequence[str], top_k: int, where: Filter, search: Search) -> list[list[Hit]]:
         """The hits of each query; `search` is called for the unknown ones, each once, by one thread at a time."""
-        known = self._cached(queries, top_k, where)
-        missing = [query for query in dict.fromkeys(queries) if query not in known]
-        if missing:
-            with self._search_lock:
-                found = dict(zip(missing, search(missing, top_k, where), strict=True))
-            self._store(found, top_k, where)
-            known |= found
-        return [list(known[query]) for query in queries]
-
-    def _cached(self, queries: Sequence[str], top_k: int, where: Filter) -> dict[str, list[Hit]]:
         with self._lock:
             known = {}
             for query in queries:
                 if (query, top_k, where) in self._found:
                     self._found.move_to_end((query, top_k, where))
                     known[query] = self._found[query, top_k, where]
-            return known
-
-    def _store(self, found: dict[str, list[Hit]], top_k: int, where: Filter) -> None:
-        with self._lock:
-            for query, hits in found.items() if top_k <= MAX_HITS else ():
-                self._found[query, top_k, where] = hits
-            while len(self._found) > self._size:
-                self._found.popitem(last=False)
+        missing = [query for query in dict.fromkeys(queries) if query not in known]
+        if missing:
+            with self._search_lock:
+                found = dict(zip(missing, search(missing, top_k, where), strict=True))
+            known |= found
+            with self._lock:
+                for query, hits in found.items() if top_k <= MAX_HITS else ():
+                    self._found[query, top_k, where] = hits
+                while len(self._found) > self._size:
+                    self._found.popitem(last=False)
+        return [list(known[query]) for query in queries]

@@ -74,24 +74,26 @@ class DocumentTables:
     def held(self, names: Iterable[str]) -> dict[str, IndexedDocument]:
         """The documents with these names that the index holds."""
         query = "SELECT name, version, part, reading, digest FROM documents WHERE name IN"
-        return {row[0]: IndexedDocument(*row) for row in self._in(query, list(names))}
+        return {row[0]: IndexedDocument(*row) for row in select_in(self._db, query, list(names))}
 
     def named(self, aliases: Iterable[str]) -> set[tuple[str, str]]:
         """These aliases, each with the name of a document that has it."""
-        return set(self._in("SELECT alias, name FROM aliases WHERE alias IN", list(aliases)))
+        return set(select_in(self._db, "SELECT alias, name FROM aliases WHERE alias IN", list(aliases)))
 
     def aliases_of(self, names: Iterable[str]) -> set[tuple[str, str]]:
         """The aliases of these documents, each with the document's name."""
-        return set(self._in("SELECT alias, name FROM aliases WHERE name IN", list(names)))
+        return set(select_in(self._db, "SELECT alias, name FROM aliases WHERE name IN", list(names)))
 
     def other_parts(self, names: Iterable[str]) -> list[str]:
         """Parts in which these documents stand too."""
-        return sorted({part for _, part in self._in("SELECT name, part FROM seen WHERE name IN", list(names))})
+        return sorted(
+            {part for _, part in select_in(self._db, "SELECT name, part FROM seen WHERE name IN", list(names))}
+        )
 
     def withdrawn(self, names: Iterable[str]) -> dict[str, Withdrawal]:
         """The withdrawals under these names."""
         query = "SELECT name, kind, reason, version, asked, part, owner FROM withdrawn WHERE name IN"
-        return {row[0]: Withdrawal(*row) for row in self._in(query, list(names))}
+        return {row[0]: Withdrawal(*row) for row in select_in(self._db, query, list(names))}
 
     def count(self) -> int:
         """How many documents there are."""
@@ -139,9 +141,6 @@ class DocumentTables:
         """Names that must stay out, each with the reason; not those that only follow from another."""
         query = "SELECT DISTINCT asked, reason FROM withdrawn WHERE kind != 'allowed' ORDER BY asked LIMIT ?"
         return list(self._db.execute(query, (limit,)))
-
-    def _in(self, query: str, values: Sequence[str]) -> list[Any]:
-        return select_in(self._db, query, values)
 
 
 def select_in(database: sqlite3.Connection, query: str, values: Sequence[str | int | bytes]) -> list[Any]:

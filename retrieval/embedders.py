@@ -33,39 +33,31 @@ class Embedder(Protocol):
     @property
     def identity(self) -> str:
         """Names the mapping from text to vector: equal identities give equal vectors."""
-        ...
 
     @property
     def dimension(self) -> int:
         """Length of a vector."""
-        ...
 
     @property
     def space(self) -> Space:
         """Which distance Chroma takes: "cosine" for unit vectors, "ip" (inner product) where lengths count."""
-        ...
 
     @property
     def max_tokens(self) -> int | None:
         """The longest passage, in tokens, that is not cut off; None where there is no limit."""
-        ...
 
     @property
     def dense_weight(self) -> float:
         """How much its ranking should count in a fusion where BM25 counts 1, unless told otherwise."""
-        ...
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text has, as the embedder sees it, without special tokens."""
-        ...
 
     def embed_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
         """[N, D] float32 vectors of passages."""
-        ...
 
     def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """[N, D] float32 vectors of queries."""
-        ...
 
 
 class HashedNgramEmbedder:

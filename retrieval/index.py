@@ -22,7 +22,7 @@ from medagent.retrieval.ingest import chunk_part, ingest, preview_sync, remove_l
 from medagent.retrieval.ingest_policy import Changes, ChunkedDocument
 from medagent.retrieval.lexical import LexicalIndex
 from medagent.retrieval.locking import LOCKS, writing
-from medagent.retrieval.manifest import FORMAT, Manifest, check_complete, check_embedder, embedder_of, probe
+from medagent.retrieval.manifest import FORMAT, Manifest, check_embedder, embedder_of, probe
 from medagent.retrieval.query_match import SYNONYMS_FILE
 from medagent.retrieval.settings import IndexSettings, SearchSettings
 from medagent.retrieval.store import PassageStore, Progress
@@ -68,7 +68,8 @@ def build_index(
             f"index {folder}: the folder holds other files ({', '.join(sorted(others)[:3])}) and no index. Choose an "
             "empty folder."
         )
-    wanted = manifest_of(embedder, settings, corpus)
+    mapping = (embedder.identity, embedder.dimension, embedder.space)
+    wanted = Manifest(*mapping, settings, probe(embedder), uuid4().hex, corpus.identity)
     if "manifest.json" in others and not overwrite:
         found = Manifest.read(folder)
         if found.complete and _same(folder, found, wanted, corpus):
@@ -88,7 +89,8 @@ def build_index(
             )
     with writing(folder):
         if overwrite and "manifest.json" in others:
-            if not _holds_a_passage(corpus, embedder, settings):
+            units = (unit for part in corpus.parts for unit, _ in chunk_part(part, embedder, settings.chunking))
+            if not any(isinstance(unit, ChunkedDocument) for unit in units):
                 raise EmptyCorpusError(
                     f"corpus {corpus.identity}: holds no passage; the index {folder} was left as it is."
                 )
@@ -100,12 +102,6 @@ def build_index(
             _wipe(folder)
             (folder / "manifest.json").unlink()
             raise
-
-
-def manifest_of(embedder: Embedder, settings: IndexSettings, corpus: Corpus) -> Manifest:
-    """The manifest of a build that begins."""
-    mapping = (embedder.identity, embedder.dimension, embedder.space)
-    return Manifest(*mapping, settings, probe(embedder), uuid4().hex, corpus.identity)
 
 
 def add_to_index(
@@ -170,7 +166,11 @@ def open_chroma(folder: Path, manifest: Manifest) -> ChromaVectors:
 
 def open_vectors(folder: Path, manifest: Manifest) -> ChromaVectors:
     """The collection of a complete index, checked against its manifest."""
-    check_complete(folder, manifest)
+    if not manifest.complete:
+        raise IndexMismatchError(
+            f"index {folder}: a build, an addition or a removal was interrupted. Run the same command again to go on "
+            f"(after a removal that is done: medagent index rebuild {folder})."
+        )
     vectors = open_chroma(folder, manifest)
     remedy = f"Rebuild it from its files with: medagent index rebuild {folder}"
     if not vectors.open():
@@ -252,11 +252,6 @@ def _indexed_texts(store: PassageStore, total: int, progress: Progress) -> Itera
         if done % 1000 == 0 or done == total:
             progress("words", done, total, total)
         yield row, passage.indexed_text
-
-
-def _holds_a_passage(corpus: Corpus, embedder: Embedder, settings: IndexSettings) -> bool:
-    units = (unit for part in corpus.parts for unit, _ in chunk_part(part, embedder, settings.chunking))
-    return any(isinstance(unit, ChunkedDocument) for unit in units)
 
 
 def _wipe(folder: Path) -> None:

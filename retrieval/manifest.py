@@ -100,12 +100,3 @@ def embedder_of(folder: Path, manifest: Manifest, embedder: Embedder | None = No
     embedder = embedder_from_identity(manifest.embedder) if embedder is None else embedder
     check_embedder(folder, manifest, embedder)
     return embedder
-
-
-def check_complete(folder: Path, manifest: Manifest) -> None:
-    """An error where a build, an addition or a removal was interrupted."""
-    if not manifest.complete:
-        raise IndexMismatchError(
-            f"index {folder}: a build, an addition or a removal was interrupted. Run the same command again to go on "
-            f"(after a removal that is done: medagent index rebuild {folder})."
-        )

@@ -15,11 +15,9 @@ class Reranker(Protocol):
     @property
     def num_candidates(self) -> int:
         """How many of the fused candidates it reads, others being left out; more if more hits are asked for."""
-        ...
 
     def scores(self, query: str, passages: Sequence[Passage]) -> list[float]:
         """One score per passage, higher is better."""
-        ...
 
 
 class CrossEncoderReranker:

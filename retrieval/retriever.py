@@ -14,7 +14,6 @@ class Retriever(Protocol):
 
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
         """For each query at most `top_k` hits, best first. Raises `RetrieverUnavailableError` when down."""
-        ...
 
 
 @runtime_checkable
@@ -23,7 +22,6 @@ class FilteringRetriever(Retriever, Protocol):
 
     def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
         """As `search`, over the passages that `where` lets through."""
-        ...
 
 
 @runtime_checkable

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import overload
@@ -128,7 +129,7 @@ class HybridRetriever(IndexRetriever):
         super().__init__(embedder, settings or manifest.settings.search, reranker, cache_size, only)
         self.words = self.lexical.words
         self._passages: OrderedDict[int, Passage] = OrderedDict()
-        self._allowed: OrderedDict[Filter, NDArray[np.int64]] = OrderedDict()
+        self._matching = lru_cache(maxsize=16)(self._store.matching)
         self._max_passages = 4 * self.settings.num_candidates + cache_size
         self._lock = Lock()
         if not self.where.empty and not len(self.rows_matching(self.where)):
@@ -201,8 +202,7 @@ class HybridRetriever(IndexRetriever):
             return []
         vectors = self.embedder.embed_queries(queries)
         if allowed is not None:
-            some = self.nearest(vectors, top_k=top_k, allowed=allowed)
-            return [[row for _, row in pairs] for pairs in some]
+            return [[row for _, row in pairs] for pairs in self.nearest(vectors, top_k=top_k, allowed=allowed)]
         return [nearest_rows(pairs, top_k) for pairs in self.nearest(vectors, top_k=top_k + 1)]
 
     def fetch(self, rows: Sequence[int]) -> list[Passage]:
@@ -220,12 +220,7 @@ class HybridRetriever(IndexRetriever):
 
     def rows_matching(self, where: Filter) -> NDArray[np.int64]:
         """Row numbers that a filter lets through, in order."""
-        if where not in self._allowed:
-            self._allowed[where] = self._store.matching(where)
-            while len(self._allowed) > 16:
-                self._allowed.popitem(last=False)
-        self._allowed.move_to_end(where)
-        return self._allowed[where]
+        return self._matching(where)
 
 
 class StoredPassages(Sequence[Passage]):

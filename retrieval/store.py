@@ -16,12 +16,18 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from medagent.retrieval.documents import TABLES, DocumentChanges, DocumentTables, IndexedDocument, Withdrawal
+from medagent.retrieval.documents import (
+    TABLES,
+    DocumentChanges,
+    DocumentTables,
+    IndexedDocument,
+    Withdrawal,
+    select_in,
+)
 from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.passages import Passage, document_digest
@@ -67,9 +73,6 @@ class PassageStore(StoredRows):
             ) from error
 
         self.documents = DocumentTables(self._db)
-
-    def _columns(self) -> list[str]:
-        return [row[1] for row in self._db.execute("PRAGMA table_info(passages)")]
 
     def upgrade(self) -> None:
         """Bring an index of format 2, which knew no documents, to this format; else do nothing."""
@@ -122,15 +125,9 @@ class PassageStore(StoredRows):
             self._add_counts(counts, rows=first + len(passages))
 
     def _write_vectors(self, first: int, vectors: NDArray[np.float32]) -> None:
-        path = self.folder / "embeddings.f32"
-        held = path.stat().st_size if path.exists() else 0
-        if held < first * self.dimension * 4:
-            raise IndexMismatchError(
-                f"index {self.folder}: embeddings.f32 has {held:,} bytes, wanted {first * self.dimension * 4:,}. "
-                "Restore it from a backup, or build the index again with --overwrite."
-            )
+        path, size = self.folder / "embeddings.f32", self._check_vectors(first)
         with path.open("r+b" if path.exists() else "w+b") as file:
-            file.truncate(first * self.dimension * 4)  # vectors of a batch that was killed before it was counted
+            file.truncate(size)  # vectors of a batch that was killed before it was counted
             file.seek(0, os.SEEK_END)
             file.write(np.ascontiguousarray(vectors, dtype=np.float32).tobytes())
             file.flush()
@@ -149,11 +146,14 @@ class PassageStore(StoredRows):
         number = self.num_rows
         out: dict[str, Withdrawal] = {}
         rows = sorted({row for found in by_name.values() for row in found})
-        told = {row: (id_, digest.hex(), owner) for row, id_, digest, owner in self._told(rows)}
+        found_rows = select_in(self._db, "SELECT row, id, digest, owner FROM passages WHERE row IN", rows)
+        told = {row: (id_, digest.hex(), owner) for row, id_, digest, owner in found_rows}
         with self._db:  # first, so that a kill in between leaves no passage without its vector
             self._db.executemany("DELETE FROM passages WHERE row = ?", [(row,) for row in rows])
             owners = {owner for _, _, owner in told.values()}
-            empty = {owner for owner in owners if not self._select_in("SELECT 1 FROM passages WHERE owner IN", [owner])}
+            empty = {
+                owner for owner in owners if not select_in(self._db, "SELECT 1 FROM passages WHERE owner IN", [owner])
+            }
             held, aliases = self.documents.held(owners), self.documents.aliases_of(empty)
             for name, found in by_name.items():
                 of = {told[row][2] for row in found}
@@ -173,9 +173,6 @@ class PassageStore(StoredRows):
             self._add_counts(Counter({"removed": len(rows)}), rows=number)
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.blank_gaps()
-
-    def _told(self, rows: Sequence[int]) -> list[Any]:
-        return self._select_in("SELECT row, id, digest, owner FROM passages WHERE row IN", rows)
 
     def drop(self, documents: Sequence[str]) -> None:
         """Delete documents with their passages; they may come back."""

@@ -53,13 +53,27 @@ class StoredRows:
     def __init__(self, folder: Path, dimension: int, database: sqlite3.Connection) -> None:
         self.folder, self.dimension = folder, dimension
         self._db, self._lock = database, Lock()
-        add_filter_functions(database)
+        database.create_function("fits", 2, lambda said, wanted: said is not None and fits(str(said), wanted))
+        database.create_function("date_fits", 3, lambda said, *more: said is not None and date_fits(str(said), *more))
 
     @cached_property
     def _about(self) -> str:
         """The column of the bibliography. An index of format 2 has none."""
-        held = {row[1] for row in self._db.execute("PRAGMA table_info(passages)")}
-        return "bibliography" if "bibliography" in held else "''"
+        return "bibliography" if "bibliography" in self._columns() else "''"
+
+    def _columns(self) -> list[str]:
+        return [row[1] for row in self._db.execute("PRAGMA table_info(passages)")]
+
+    def _check_vectors(self, rows: int) -> int:
+        """The length of so many vectors in bytes; an error where the file is shorter."""
+        path, wanted = self.folder / "embeddings.f32", rows * self.dimension * 4
+        found = path.stat().st_size if path.exists() else 0
+        if found < wanted:
+            raise IndexMismatchError(
+                f"index {self.folder}: embeddings.f32 has {found:,} bytes, wanted {wanted:,}. Restore it from a "
+                "backup, or build the index again with --overwrite."
+            )
+        return wanted
 
     @cached_property
     def _selected(self) -> str:
@@ -83,13 +97,15 @@ class StoredRows:
     def owners(self, ids: Sequence[str]) -> dict[str, str]:
         """The documents that hold the passages of these ids; unknown ids are left out."""
         with self._lock:
-            return dict(self._select_in("SELECT id, owner FROM passages WHERE id IN", ids))
+            return dict(select_in(self._db, "SELECT id, owner FROM passages WHERE id IN", ids))
 
     def rows_with(self, digests: Sequence[str]) -> dict[str, int]:
         """A row for each of these digests that a passage has."""
         with self._lock:
-            found = self._select_in(
-                "SELECT digest, row FROM passages WHERE digest IN", [bytes.fromhex(digest) for digest in digests]
+            found = select_in(
+                self._db,
+                "SELECT digest, row FROM passages WHERE digest IN",
+                [bytes.fromhex(digest) for digest in digests],
             )
         return {digest.hex(): row for digest, row in found}
 
@@ -124,20 +140,20 @@ class StoredRows:
     def fetch(self, rows: Iterable[int]) -> dict[int, Passage]:
         """The passages of these rows."""
         with self._lock:
-            found = self._select_in(f"{self._selected} WHERE row IN", [int(row) for row in rows])
+            found = select_in(self._db, f"{self._selected} WHERE row IN", [int(row) for row in rows])
         return {row: stored_passage(values) for row, *values in found}
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Row numbers by passage id; unknown ids are left out."""
         with self._lock:
-            return dict(self._select_in("SELECT id, row FROM passages WHERE id IN", ids))
+            return dict(select_in(self._db, "SELECT id, row FROM passages WHERE id IN", ids))
 
     def rows_of_documents(self, ids: Sequence[str]) -> list[int]:
         """Rows whose passage or document has one of these ids."""
         with self._lock:
-            found = self._select_in("SELECT row FROM passages WHERE id IN", ids)
-            found += self._select_in("SELECT row FROM passages WHERE document IN", ids)
-            found += self._select_in("SELECT row FROM passages WHERE owner IN", ids)
+            found = select_in(self._db, "SELECT row FROM passages WHERE id IN", ids)
+            found += select_in(self._db, "SELECT row FROM passages WHERE document IN", ids)
+            found += select_in(self._db, "SELECT row FROM passages WHERE owner IN", ids)
         return sorted({row for (row,) in found})
 
     def rows(self) -> NDArray[np.int64]:
@@ -187,14 +203,9 @@ class StoredRows:
 
     def vectors(self) -> NDArray[np.float32]:
         """[rows, D] memory-mapped vectors; an error where the file is too short."""
-        rows, path = self.num_rows, self.folder / "embeddings.f32"
-        found = path.stat().st_size if path.exists() else 0
-        if found < rows * self.dimension * 4 or not rows:
-            raise IndexMismatchError(
-                f"index {self.folder}: embeddings.f32 has {found:,} bytes, wanted {rows * self.dimension * 4:,}. "
-                "Restore it from a backup, or build the index again with --overwrite."
-            )
-        return np.memmap(path, dtype=np.float32, mode="r", shape=(rows, self.dimension))
+        rows = self.num_rows
+        self._check_vectors(max(rows, 1))
+        return np.memmap(self.folder / "embeddings.f32", dtype=np.float32, mode="r", shape=(rows, self.dimension))
 
     def content_sha256(self) -> str:
         """SHA-256 over every row number and passage, in order: it depends on the content alone."""
@@ -217,9 +228,6 @@ class StoredRows:
         """SQLite's own verdict on its file: "ok", or what is wrong."""
         return str(self._db.execute("PRAGMA integrity_check(1)").fetchone()[0])
 
-    def _select_in(self, query: str, values: Sequence[str | int | bytes]) -> list[Any]:
-        return select_in(self._db, query, values)
-
 
 def stored_passage(values: Sequence[Any]) -> Passage:
     """The passage of a row's columns, of which the last is its bibliography."""
@@ -232,12 +240,6 @@ def bibliography_column(passage: Passage) -> str:
     """A passage's bibliography as it is stored; empty where nothing is known."""
     known = passage.about.to_json()
     return json.dumps(known, ensure_ascii=False) if known else ""
-
-
-def add_filter_functions(database: sqlite3.Connection) -> None:
-    """Give a connection the functions that the conditions call."""
-    database.create_function("fits", 2, lambda said, wanted: said is not None and fits(str(said), wanted))
-    database.create_function("date_fits", 3, lambda said, *more: said is not None and date_fits(str(said), *more))
 
 
 def clause_of(wanted: Filter, about: str) -> tuple[str, Values]:

@@ -13,17 +13,9 @@ from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, is_retract
 from medagent.retrieval.readers.xml_text import LANGUAGE, date_of, running_text, text_of, without_namespaces, year_of
 
 # Parts of a body that are no running text.
-_SILENT = {
-    "table-wrap",
-    "tex-math",
-    "disp-formula",
-    "graphic",
-    "media",
-    "ref-list",
-    "supplementary-material",
-    "fn-group",
-    "ack",
-}
+_SILENT = frozenset(
+    "table-wrap tex-math disp-formula graphic media ref-list supplementary-material fn-group ack".split()
+)
 _TEASERS = ("graphical", "toc", "teaser")
 SHELF = "https://www.ncbi.nlm.nih.gov/books/"
 
@@ -54,17 +46,14 @@ def article(element: Element, name: str) -> Item:
         return withdrawn("is a retracted article")
     if reason := retraction_in_title(title):
         return Skipped(where, f"{reason}, by its title")
-    sections = list(abstracts_of(meta))
-    for part in (element.find("body"), element.find("back/app-group")):
-        sections += sections_of(part, "") if part is not None else []
-    sections = [section for section in sections if section.text]
+    sections = _sections(element, meta)
     if not sections:
         return Skipped(where, "has neither abstract nor body")
     journal = text_of(element.find("front/journal-meta//journal-title"))
     years = sorted(year for dated in meta.findall("pub-date") if (year := year_of(dated)))
     return Document(
         title,
-        tuple(sections),
+        sections,
         journal or name,
         id=id_,
         year=years[0] if years else None,
@@ -83,9 +72,13 @@ def _about(element: Element, meta: Element, ids: dict[str, str], journal: str) -
         journal=journal,
         date=min((date for each in meta.findall("pub-date") if (date := date_of(each))), default=""),
         types=(element.get("article-type", "").replace("-", " "),) if element.get("article-type") else (),
-        keywords=tuple(text for each in meta.iterfind("kwd-group/kwd") if (text := text_of(each))),
+        keywords=_keywords(meta),
         language=element.get(LANGUAGE, ""),
     )
+
+
+def _keywords(meta: Element) -> tuple[str, ...]:
+    return tuple(text for each in meta.iterfind("kwd-group/kwd") if (text := text_of(each)))
 
 
 def authors_of(meta: Element) -> tuple[str, ...]:
@@ -140,13 +133,19 @@ def dublin_core(element: Element, name: str) -> Item:
 
 def abstracts_of(meta: Element) -> Iterator[Section]:
     """Abstracts and their translations, without teasers."""
-    for part in meta.findall("abstract"):
-        if part.get("abstract-type") not in _TEASERS:
-            heading = (part.get("abstract-type") or "abstract").replace("-", " ").capitalize()
+    for part in (*meta.findall("abstract"), *meta.findall("trans-abstract")):
+        if (kind := part.get("abstract-type")) not in _TEASERS:
+            heading = (kind or "abstract").replace("-", " ").capitalize()
+            if part.tag == "trans-abstract":
+                heading = f"Abstract, {part.get(LANGUAGE) or 'translated'}"
             yield Section(heading, running_text(part, _SILENT))
-    for part in meta.findall("trans-abstract"):
-        if part.get("abstract-type") not in _TEASERS:
-            yield Section(f"Abstract, {part.get(LANGUAGE) or 'translated'}", running_text(part, _SILENT))
+
+
+def _sections(element: Element, meta: Element) -> tuple[Section, ...]:
+    """Abstracts, then body and appendices, those with text."""
+    parts = [part for name in ("body", "back/app-group") if (part := element.find(name)) is not None]
+    found = [*abstracts_of(meta), *(section for part in parts for section in sections_of(part, ""))]
+    return tuple(section for section in found if section.text)
 
 
 def sections_of(parent: Element, above: str) -> list[Section]:
@@ -218,17 +217,14 @@ def chapter(element: Element, name: str, book: Book, *, shelf: str = "") -> Item
     title = text_of(meta.find("title-group/title"))
     if reason := retraction_in_title(title):
         return Skipped(where, f"{reason}, by its title")
-    sections = list(abstracts_of(meta))
-    for part in (element.find("body"), element.find("back/app-group")):
-        sections += sections_of(part, "") if part is not None else []
-    sections = [section for section in sections if section.text]
+    sections = _sections(element, meta)
     if not sections:
         return Skipped(where, "is a chapter without text")
     date = _latest(meta) or book.date
     found = re.search(r"NBK\d+", " ".join((shelf, *ids.values())))
     return Document(
         title,
-        tuple(sections),
+        sections,
         book.title or name,
         id=id_,
         year=int(date[:4]) if date else None,
@@ -242,7 +238,7 @@ def chapter(element: Element, name: str, book: Book, *, shelf: str = "") -> Item
             journal=book.title,
             date=date,
             types=("book chapter",),
-            keywords=tuple(text for each in meta.iterfind("kwd-group/kwd") if (text := text_of(each))),
+            keywords=_keywords(meta),
             language=element.get(LANGUAGE, ""),
         ),
     )

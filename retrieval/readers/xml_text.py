@@ -6,15 +6,12 @@ import re
 from collections.abc import Collection, Iterator
 from xml.etree.ElementTree import Element
 
+from medagent.retrieval.bibliography import iso_date
+
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 GAPS = {"break", "td", "th"}
 _YEAR = re.compile(r"(?<!\d)(?:1[89]|20)\d\d(?!\d)")
 _EXPONENT = re.compile(r"\s*[-+−–]?\d")
-_PARTS = ("year", "month", "day")
-_MONTHS = {
-    name: f"{number:02d}"
-    for number, name in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split(), start=1)
-}
 _BLOCKS = {"p", "title", "list-item", "disp-quote", "caption", "label", "sec", "list"}
 # References whose text is no word: "1", "[3,4]", "a", "*". Without the reference they say nothing.
 _MARK = re.compile(r"^[\W\d_]*(?:[a-z][\W\d_]*)?$", re.IGNORECASE)
@@ -96,9 +93,8 @@ def date_of(dated: Element | None) -> str:
     """A date in ISO 8601, as far as it is known: 2021, 2021-03 or 2021-03-04."""
     if dated is None:
         return ""
-    year, month, day = (text_of(next((p for p in dated if local(p).lower() == name), None)) for name in _PARTS)
-    if not year:
-        found = year_of(dated)
-        return str(found) if found else ""
-    number = _MONTHS.get(month[:3].lower(), month.zfill(2) if month.isdecimal() else "")
-    return "-".join([year, *([number] if number else []), *([day.zfill(2)] if number and day.isdecimal() else [])])
+    named = {local(part).lower(): text_of(part) for part in reversed(dated)}
+    if not named.get("year"):
+        return str(year_of(dated) or "")
+    known = ("year", "month", "day") if named.get("month") else ("year",)
+    return iso_date(" ".join(named.get(name, "") for name in known).strip())
