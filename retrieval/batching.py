@@ -171,11 +171,7 @@ class _FilteredBatcher(SearchBatcher):
     """Searches through another batcher, with a filter."""
 
     def __init__(self, batcher: SearchBatcher, where: Filter) -> None:
-        self._through, self._where, self.stats = batcher, where, batcher.stats
-
-    @property
-    def waiting(self) -> int:
-        return self._through.waiting
+        self._through, self._where, self.stats, self._queue = batcher, where, batcher.stats, batcher._queue
 
     async def search(
         self, query: str, *, top_k: int | None = None, where: Filter = NO_FILTER, without: Collection[str] = ()

@@ -42,11 +42,6 @@ class Corpus:
         """Names a part among those of all corpora."""
         return f"{self.identity}::{part.name}"
 
-    @property
-    def size(self) -> int:
-        """Sum of the parts' sizes."""
-        return sum(part.size for part in self.parts)
-
 
 Sources = Corpus | str | Path | Sequence[Passage] | Sequence[str] | Sequence[Path] | Sequence[str | Path]
 

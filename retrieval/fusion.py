@@ -56,12 +56,15 @@ def fused_hits(
     """At most `top_k` hits, best first, without repeats and those below `settings.floor`; a reranker orders last."""
     fused = fuse(dense, lexical, settings)
     if settings.evidence_weight and reranker is None:
-        fused = _by_evidence(fused, fetch, settings.evidence_weight)
+        levels = [evidence_level(passage.about.types) for passage in fetch([row for row, _ in fused])]
+        weighed = zip(fused, levels, strict=True)
+        fused = [(row, score * (1 + settings.evidence_weight * level)) for (row, score), level in weighed]
+        fused.sort(key=lambda item: (-item[1], item[0]))
     if reranker is not None:
         fused = _reranked(query, fused[: max(reranker.num_candidates, top_k)], fetch, reranker)
     ranked = _passages_of(fused, top_k, fetch)
     if settings.floor:
-        ranked = _with_enough(query, ranked, settings, words)
+        ranked = (pair for pair in ranked if words.coverage(query, [pair[0].indexed_text])[0] >= settings.floor)
     distinct = drop_duplicates(ranked, settings.collapse)
     return [Hit(passage, score) for _, (passage, score) in zip(range(top_k), distinct, strict=False)]
 
@@ -73,25 +76,11 @@ def _reranked(query: str, fused: list[tuple[int, float]], fetch: Fetch, reranker
     return [(rows[i], scores[i]) for i in order]
 
 
-def _by_evidence(fused: list[tuple[int, float]], fetch: Fetch, weight: float) -> list[tuple[int, float]]:
-    levels = [evidence_level(passage.about.types) for passage in fetch([row for row, _ in fused])]
-    scored = [(row, score * (1 + weight * level)) for (row, score), level in zip(fused, levels, strict=True)]
-    return sorted(scored, key=lambda item: (-item[1], item[0]))
-
-
 def _passages_of(ranked: list[tuple[int, float]], size: int, fetch: Fetch) -> Iterator[tuple[Passage, float]]:
     """Passages with their scores, `size` at a time, as mostly the first of them are enough."""
     for start in range(0, len(ranked), size):
         some = ranked[start : start + size]
         yield from zip(fetch([row for row, _ in some]), (score for _, score in some), strict=True)
-
-
-def _with_enough(
-    query: str, ranked: Iterator[tuple[Passage, float]], settings: SearchSettings, words: QueryWords
-) -> Iterator[tuple[Passage, float]]:
-    for passage, score in ranked:
-        if words.coverage(query, [passage.indexed_text])[0] >= settings.floor:
-            yield passage, score
 
 
 def drop_duplicates(ranked: Iterable[tuple[Passage, float]], threshold: float) -> Iterator[tuple[Passage, float]]:

@@ -67,7 +67,7 @@ def ingest(
                     "Choose another folder, or pass --overwrite to begin anew."
                 )
             del states[corpus.key(part)]
-    total, read = corpus.size, 0
+    total, read = sum(part.size for part in corpus.parts), 0
     keys = {corpus.key(part) for part in corpus.parts}
     batch = _Batch()
     for part in corpus.parts:

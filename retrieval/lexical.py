@@ -61,8 +61,9 @@ class LexicalIndex:
     def __init__(
         self, scores: bm25s.BM25, rows: NDArray[np.int64], analyser: Analyser, synonyms: Synonyms | None = None
     ) -> None:
-        """`rows[i]` is the row number of document i."""
-        self._scores, self._rows, self._analyser = scores, rows, analyser
+        """`rows[i]` is the row number of document i, ascending; `constants` are BM25's k1 and b."""
+        self._scores, self.rows, self.analyser = scores, rows, analyser
+        self.constants = float(scores.k1), float(scores.b)
         self.words = QueryWords(analyser.groups, self.vocabulary, self.num_passages_with, len(rows), synonyms)
 
     @staticmethod
@@ -100,22 +101,7 @@ class LexicalIndex:
 
     def __len__(self) -> int:
         """How many passages it holds."""
-        return len(self._rows)
-
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        """[documents] row numbers, ascending."""
-        return self._rows
-
-    @property
-    def constants(self) -> tuple[float, float]:
-        """BM25's k1 and b."""
-        return float(self._scores.k1), float(self._scores.b)
-
-    @property
-    def analyser(self) -> Analyser:
-        """Turns texts into tokens."""
-        return self._analyser
+        return len(self.rows)
 
     def vocabulary(self) -> Iterable[str]:
         """The words that passages have."""
@@ -143,7 +129,7 @@ class LexicalIndex:
         near_words: bool = False,
     ) -> list[list[int]]:
         """For each query at most `top_k` rows with a score above 0, best first; `allowed` rows only, where given."""
-        outside = None if allowed is None else ~np.isin(self._rows, allowed)
+        outside = None if allowed is None else ~np.isin(self.rows, allowed)
         return [self._best(self.words.searched(query, near_words=near_words), top_k, outside) for query in queries]
 
     def _best(self, variants: list[list[str]], top_k: int, outside: NDArray[np.bool_] | None) -> list[int]:
@@ -155,7 +141,7 @@ class LexicalIndex:
             scores = np.maximum(scores, self._scores.get_scores_from_ids(ids))
         if outside is not None:
             scores[outside] = 0
-        return [int(row) for row in self._rows[best_documents(scores, top_k)]]
+        return [int(row) for row in self.rows[best_documents(scores, top_k)]]
 
 
 def best_documents(scores: NDArray[np.float32], top_k: int) -> NDArray[np.int64]:

@@ -90,23 +90,26 @@ class StoredRows:
         counts = self.counts()
         return counts["rows"] - counts["removed"]
 
+    def _all(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        with self._lock:
+            return self._db.execute(query, values).fetchall()
+
+    def _select_in(self, query: str, values: Sequence[str | int | bytes]) -> list[Any]:
+        with self._lock:
+            return select_in(self._db, query, values)
+
     def count(self) -> int:
         """How many passages there are, counted one by one."""
         return int(self._db.execute("SELECT COUNT(*) FROM passages").fetchone()[0])
 
     def owners(self, ids: Sequence[str]) -> dict[str, str]:
         """The documents that hold the passages of these ids; unknown ids are left out."""
-        with self._lock:
-            return dict(select_in(self._db, "SELECT id, owner FROM passages WHERE id IN", ids))
+        return dict(self._select_in("SELECT id, owner FROM passages WHERE id IN", ids))
 
     def rows_with(self, digests: Sequence[str]) -> dict[str, int]:
         """A row for each of these digests that a passage has."""
-        with self._lock:
-            found = select_in(
-                self._db,
-                "SELECT digest, row FROM passages WHERE digest IN",
-                [bytes.fromhex(digest) for digest in digests],
-            )
+        values = [bytes.fromhex(digest) for digest in digests]
+        found = self._select_in("SELECT digest, row FROM passages WHERE digest IN", values)
         return {digest.hex(): row for digest, row in found}
 
     def parts(self) -> dict[str, PartState]:
@@ -129,8 +132,7 @@ class StoredRows:
     def stream(self, *, after: int = -1) -> Iterator[tuple[int, Passage]]:
         """(row, passage) in row order, a thousand at a time in memory."""
         while True:
-            with self._lock:
-                found = self._db.execute(f"{self._selected} WHERE row > ? ORDER BY row LIMIT 1000", (after,)).fetchall()
+            found = self._all(f"{self._selected} WHERE row > ? ORDER BY row LIMIT 1000", (after,))
             if not found:
                 return
             for row, *values in found:
@@ -139,67 +141,54 @@ class StoredRows:
 
     def fetch(self, rows: Iterable[int]) -> dict[int, Passage]:
         """The passages of these rows."""
-        with self._lock:
-            found = select_in(self._db, f"{self._selected} WHERE row IN", [int(row) for row in rows])
+        found = self._select_in(f"{self._selected} WHERE row IN", [int(row) for row in rows])
         return {row: stored_passage(values) for row, *values in found}
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Row numbers by passage id; unknown ids are left out."""
-        with self._lock:
-            return dict(select_in(self._db, "SELECT id, row FROM passages WHERE id IN", ids))
+        return dict(self._select_in("SELECT id, row FROM passages WHERE id IN", ids))
 
     def rows_of_documents(self, ids: Sequence[str]) -> list[int]:
         """Rows whose passage or document has one of these ids."""
-        with self._lock:
-            found = select_in(self._db, "SELECT row FROM passages WHERE id IN", ids)
-            found += select_in(self._db, "SELECT row FROM passages WHERE document IN", ids)
-            found += select_in(self._db, "SELECT row FROM passages WHERE owner IN", ids)
-        return sorted({row for (row,) in found})
+        columns = ("id", "document", "owner")
+        queries = (f"SELECT row FROM passages WHERE {name} IN" for name in columns)  # noqa: S608 (constant names)
+        return sorted({row for query in queries for (row,) in self._select_in(query, ids)})
 
     def rows(self) -> NDArray[np.int64]:
         """All row numbers, in order."""
-        with self._lock:
-            found = self._db.execute("SELECT row FROM passages ORDER BY row")
-            return np.fromiter((row for (row,) in found), dtype=np.int64)
+        return np.array([row for (row,) in self._all("SELECT row FROM passages ORDER BY row")], dtype=np.int64)
 
     def matching(self, wanted: Filter) -> NDArray[np.int64]:
         """Row numbers that a filter lets through, in order."""
         clause, values = clause_of(wanted, self._about)
         query = f"SELECT row FROM passages WHERE {clause} ORDER BY row"  # noqa: S608 (constant clauses)
-        with self._lock:
-            return np.array([row for (row,) in self._db.execute(query, values)], dtype=np.int64)
+        return np.array([row for (row,) in self._all(query, values)], dtype=np.int64)
 
     def tally(self, column: str, *, limit: int, where: Filter = NO_FILTER) -> list[tuple[str, int]]:
         """The most frequent values of a column with their counts, of what a filter lets through."""
         assert column in COLUMNS
         clause, values = clause_of(where, self._about)
         counted = f"SELECT {column}, COUNT(*) AS n FROM passages WHERE {clause}"  # noqa: S608 (checked above)
-        with self._lock:
-            found = self._db.execute(f"{counted} GROUP BY 1 ORDER BY n DESC, 1 LIMIT ?", (*values, limit))
-            return [(str(value), number) for value, number in found]
+        found = self._all(f"{counted} GROUP BY 1 ORDER BY n DESC, 1 LIMIT ?", (*values, limit))
+        return [(str(value), number) for value, number in found]
 
     def titles(self, *, limit: int) -> list[str]:
         """Distinct titles, in alphabetical order; the empty one is none."""
-        with self._lock:
-            found = self._db.execute(
-                "SELECT DISTINCT title FROM passages WHERE title != '' ORDER BY title LIMIT ?", (limit,)
-            )
-            return [str(title) for (title,) in found]
+        query = "SELECT DISTINCT title FROM passages WHERE title != '' ORDER BY title LIMIT ?"
+        return [str(title) for (title,) in self._all(query, (limit,))]
 
     def num_sources(self, where: Filter = NO_FILTER) -> int:
         """How many distinct sources there are; the empty one is none."""
         clause, values = clause_of(where, self._about)
         query = f"SELECT COUNT(DISTINCT source) FROM passages WHERE source != '' AND {clause}"  # noqa: S608
-        with self._lock:
-            return int(self._db.execute(query, values).fetchone()[0])
+        return int(self._all(query, values)[0][0])
 
     def years(self, where: Filter = NO_FILTER) -> tuple[int, int] | None:
         """The first and the last year, None where no passage has one."""
         clause, values = clause_of(where, self._about)
         query = f"SELECT MIN(year), MAX(year) FROM passages WHERE year > 0 AND {clause}"  # noqa: S608
-        with self._lock:
-            first, last = self._db.execute(query, values).fetchone()
-            return (int(first), int(last)) if first is not None else None
+        ((first, last),) = self._all(query, values)
+        return (int(first), int(last)) if first is not None else None
 
     def vectors(self) -> NDArray[np.float32]:
         """[rows, D] memory-mapped vectors; an error where the file is too short."""

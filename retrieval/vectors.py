@@ -63,14 +63,6 @@ class ChromaVectors:
             ) from error
         return ChromaVectors(client, name, url)
 
-    def create(self, *, space: Space, num_rows: int) -> None:
-        """An empty collection, in place of any of that name."""
-        self.drop()
-        hnsw = {**HNSW, "space": space, "ef_search": _ef_search(num_rows)}
-        self._collection = self._client.create_collection(
-            self._name, configuration={"hnsw": hnsw}, embedding_function=None
-        )
-
     def fit_search(self, num_rows: int) -> None:
         """Set how many passages a search visits to their present number, from the next opening on."""
         self.collection.modify(configuration={"hnsw": {"ef_search": _ef_search(num_rows)}})
@@ -102,7 +94,11 @@ class ChromaVectors:
         # A small collection is made anew when it changes: how many passages its searches visit is fixed when it is
         # opened.
         if not self.open() or (len(rows) <= EXACT_UP_TO and len(self) != len(rows)):
-            self.create(space=space, num_rows=len(rows))
+            self.drop()
+            hnsw = {**HNSW, "space": space, "ef_search": _ef_search(len(rows))}
+            self._collection = self._client.create_collection(
+                self._name, configuration={"hnsw": hnsw}, embedding_function=None
+            )
         self.match(store, rows, progress)
         self.fit_search(len(rows))
 

@@ -74,7 +74,7 @@ def read_xml(file: OpenFile) -> Iterator[Item]:
                 yield jats.chapter(element, file.name, book, shelf="" if root is None else root.get("id", ""))
             elif (read := _reader_of(name, element, root)) is not None:
                 yield read(element, file.name)
-            elif name == "record" and _deleted(element):
+            elif name == "record" and element.find("{*}header[@status='deleted']") is not None:
                 where = text_of(element.find("{*}header/{*}identifier"))
                 yield Withdrawn(f"{file.name}, {where}", (where,), "deleted", "was deleted by its repository")
             else:
@@ -104,8 +104,3 @@ def _reader_of(name: str, element: Element, root: Element | None) -> Callable[[E
     if name == "article" and (element is root or local(root) in _SETS):
         return jats.article
     return jats.dublin_core if name == "dc" and local(root) == "OAI-PMH" else None
-
-
-def _deleted(record: Element) -> bool:
-    header = record.find("{*}header")
-    return header is not None and header.get("status") == "deleted"
