@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from medagent.retrieval.errors import CorpusError
+from medagent.retrieval.errors import CorpusError, needs_package
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.readers import READERS, READINGS, Item, OpenFile, Skipped, kind_of, read_file
 from medagent.retrieval.readers.rows import document_of_row
@@ -172,13 +172,8 @@ def hub_corpus(name: str) -> Corpus:
     """`NAME` or `NAME:SPLIT` of the Hugging Face hub, or of a local folder in its formats; rows are streamed."""
     dataset, _, split = name.partition(":")
     split = split or "train"
-    try:
+    with needs_package("a hub dataset", "datasets", "hub", CorpusError):
         import datasets
-    except ImportError as error:
-        raise CorpusError(
-            "a hub dataset needs the package datasets, which is not installed. Install it with: pip install "
-            "'medagent[hub]'"
-        ) from error
     try:
         rows = datasets.load_dataset(dataset, split=split, streaming=True)
     except Exception as error:  # of many kinds: no network, no such dataset, a script that it refuses to run

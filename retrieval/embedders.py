@@ -11,7 +11,7 @@ import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
-from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.errors import RetrievalError, needs_package
 from medagent.retrieval.passages import Passage
 
 Space = Literal["cosine", "ip"]
@@ -131,13 +131,8 @@ class SentenceTransformerEmbedder:
         of its family (E5, BGE). `device` is torch's ("cuda", "cpu"). None takes the first GPU, or the CPU if there is
         none.
         """
-        try:
+        with needs_package(f"the embedder {model!r}", "sentence-transformers", "sentence-transformers"):
             from sentence_transformers import SentenceTransformer
-        except ImportError as error:
-            raise RetrievalError(
-                f"the embedder {model!r} needs the package sentence-transformers, which is not installed. "
-                "Install it with: pip install 'medagent[sentence-transformers]'"
-            ) from error
         try:
             self._model = SentenceTransformer(model, device=device)
         except (OSError, ValueError) as error:

@@ -1,5 +1,10 @@
 """Errors of retrieval: each says what was found, what was wanted, and what to do."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class RetrievalError(Exception):
     """Base of all retrieval errors."""
@@ -35,3 +40,15 @@ class IndexUnwritableError(RetrievalError):
 
 class ToolError(RetrievalError):
     """A tool cannot be made, cannot be told from another, or did not return a text."""
+
+
+@contextmanager
+def needs_package(what: str, package: str, extra: str, error: type[RetrievalError] = RetrievalError) -> Iterator[None]:
+    """Say which extra installs a package whose import fails."""
+    try:
+        yield
+    except ImportError as cause:
+        raise error(
+            f"{what} needs the package {package}, which is not installed. Install it with: "
+            f"pip install 'medagent[{extra}]'"
+        ) from cause

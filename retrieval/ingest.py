@@ -31,11 +31,6 @@ class _Batch:
     parts: dict[str, PartState] = field(default_factory=dict)
     passages: int = 0
 
-    def take(self, unit: Unit, part: str, reading: str) -> None:
-        """Put one in."""
-        self.units.append((unit, part, reading))
-        self.passages += len(unit.passages) if isinstance(unit, ChunkedDocument) else 0
-
     @property
     def full(self) -> bool:
         """Whether it is time to commit."""
@@ -57,10 +52,9 @@ def ingest(
     Parts that changed since are read again with `changed_again`; without it they are an error.
     """
     states = store.parts()
-    prints = {part.name: part.fingerprint for part in corpus.parts}
     for part in corpus.parts:
         state = states.get(corpus.key(part))
-        if state is not None and state.fingerprint != prints[part.name]:
+        if state is not None and state.fingerprint != part.fingerprint:
             if not changed_again:
                 raise IndexMismatchError(
                     f"index {store.folder}: {part.name} changed since it was read, or is read in another way now. "
@@ -71,20 +65,21 @@ def ingest(
     keys = {corpus.key(part) for part in corpus.parts}
     batch = _Batch()
     for part in corpus.parts:
-        key, fingerprint = corpus.key(part), prints[part.name]
-        state = states.get(key, PartState(fingerprint, 0, complete=False))
+        key = corpus.key(part)
+        state = states.get(key, PartState(part.fingerprint, 0, complete=False))
         if not state.complete:
             number = 0
             for number, (unit, position) in enumerate(chunk_part(part, embedder, chunking), start=1):
                 if number <= state.position:
                     continue  # committed before an interruption
-                batch.take(unit, key, fingerprint)
+                batch.units.append((unit, key, part.fingerprint))
+                batch.passages += len(unit.passages) if isinstance(unit, ChunkedDocument) else 0
                 if batch.full:
-                    batch.parts[key] = PartState(fingerprint, number, complete=False)
+                    batch.parts[key] = PartState(part.fingerprint, number, complete=False)
                     _commit(store, batch, embedder, changes, keys)
                     batch = _Batch()
                     progress("reading", read + min(position, part.size or position), total, len(store))
-            batch.parts[key] = PartState(fingerprint, number, complete=True)
+            batch.parts[key] = PartState(part.fingerprint, number, complete=True)
         read += part.size
         if batch.full:
             _commit(store, batch, embedder, changes, keys)
@@ -119,17 +114,10 @@ def chunk_part(part: CorpusPart, embedder: Embedder, chunking: Chunking) -> Iter
 
 def _commit(store: PassageStore, batch: _Batch, embedder: Embedder, changes: Changes, parts: Collection[str]) -> None:
     decided = decide(store, batch.units, parts)
-    passages = [passage for passage, _ in decided.fresh]
-    store.append(
-        decided.fresh,
-        _vectors(store, passages, embedder),
-        parts=batch.parts,
-        skipped=decided.skipped,
-        counts=Counter(
-            {"duplicates": decided.changes.counts["repeated"], "ids told apart": decided.changes.counts["told apart"]}
-        ),
-        changes=decided.tables,
-    )
+    vectors = _vectors(store, [passage for passage, _ in decided.fresh], embedder)
+    found, tables, skipped = decided.changes.counts, decided.tables, decided.skipped
+    counts = Counter({"duplicates": found["repeated"], "ids told apart": found["told apart"]})
+    store.append(decided.fresh, vectors, parts=batch.parts, skipped=skipped, counts=counts, changes=tables)
     changes.extend(decided.changes)
 
 
@@ -144,12 +132,11 @@ def _vectors(store: PassageStore, passages: list[Passage], embedder: Embedder) -
     for at, digest in enumerate(digests):
         if digest not in rows:
             first.setdefault(digest, at)
-    if first:
-        made = embedder.embed_passages([passages[at] for at in first.values()])
-        places = dict(zip(first, range(len(first)), strict=True))
+    fresh = embedder.embed_passages([passages[at] for at in first.values()]) if first else ()
+    made = dict(zip(first, fresh, strict=True))
     held = store.vectors() if rows else None
     for at, digest in enumerate(digests):
-        vectors[at] = held[rows[digest]] if held is not None and digest in rows else made[places[digest]]
+        vectors[at] = held[rows[digest]] if held is not None and digest in rows else made[digest]
     return vectors
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.embedders import embedder_from_identity
-from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.errors import RetrievalError, needs_package
 from medagent.retrieval.filters import EXAMPLE, FIELDS, Filter
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.search import HybridRetriever
@@ -25,15 +25,11 @@ NOTICE = "For research and education; this is not medical advice."
 
 def make_server(retriever: HybridRetriever) -> Any:
     """The MCP server over an open index (official SDK)."""
-    try:
+    with needs_package("the MCP server", "mcp", "mcp"):
         from mcp.server.mcpserver import MCPServer
         from mcp.server.mcpserver.resources import ResourceSecurity
         from mcp.server.mcpserver.tools import Tool
         from mcp.types import ToolAnnotations
-    except ImportError as error:
-        raise RetrievalError(
-            "the MCP server needs the package mcp, which is not installed. Install it with: pip install 'medagent[mcp]'"
-        ) from error
     batcher = SearchBatcher(retriever, top_k=5, retries=0)
 
     async def search(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.errors import RetrievalError, needs_package
 from medagent.retrieval.passages import Passage
 
 
@@ -25,13 +25,8 @@ class CrossEncoderReranker:
 
     def __init__(self, model: str, num_candidates: int = 20, device: str | None = None, batch_size: int = 32) -> None:
         """`device` is torch's; none takes the GPU if there is one."""
-        try:
+        with needs_package(f"the reranker {model!r}", "sentence-transformers", "sentence-transformers"):
             from sentence_transformers import CrossEncoder
-        except ImportError as error:
-            raise RetrievalError(
-                f"the reranker {model!r} needs the package sentence-transformers, which is not installed. "
-                "Install it with: pip install 'medagent[sentence-transformers]'"
-            ) from error
         try:
             self._model = CrossEncoder(model, device=device)
         except (OSError, ValueError) as error:

@@ -156,13 +156,15 @@ class StoredRows:
 
     def rows(self) -> NDArray[np.int64]:
         """All row numbers, in order."""
-        return np.array([row for (row,) in self._all("SELECT row FROM passages ORDER BY row")], dtype=np.int64)
+        with self._lock:
+            return np.fromiter((row for (row,) in self._db.execute("SELECT row FROM passages ORDER BY row")), np.int64)
 
     def matching(self, wanted: Filter) -> NDArray[np.int64]:
         """Row numbers that a filter lets through, in order."""
         clause, values = clause_of(wanted, self._about)
         query = f"SELECT row FROM passages WHERE {clause} ORDER BY row"  # noqa: S608 (constant clauses)
-        return np.array([row for (row,) in self._all(query, values)], dtype=np.int64)
+        with self._lock:
+            return np.fromiter((row for (row,) in self._db.execute(query, values)), np.int64)
 
     def tally(self, column: str, *, limit: int, where: Filter = NO_FILTER) -> list[tuple[str, int]]:
         """The most frequent values of a column with their counts, of what a filter lets through."""

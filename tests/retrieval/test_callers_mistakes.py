@@ -6,10 +6,8 @@ import asyncio
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 
 from medagent.cli.main import main
 from medagent.retrieval.corpora import file_corpus
@@ -18,7 +16,6 @@ from medagent.retrieval.index import build_index
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.readers import Skipped
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.serving import make_app
 
 IDS = ["/guidelines/sepsis.md", "C:/docs/gout.pdf", "a%20b", "guidelines/flu.md", "pmid:1#2", "../up", "ä ö?&=#"]
 
@@ -29,22 +26,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     passages = [Passage.make("", f"Passage {n} on fictospirin.", f"S{n % 2}", id=id_) for n, id_ in enumerate(IDS)]
     build_index(passages, folder, HashedNgramEmbedder(64))
     return folder
-
-
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ({"queries": ["fictospirin"]}, 200),
-        ({"queries": ["fictospirin"], "where": {"sources": ["S1"]}}, 200),
-        ({"queries": ["fictospirin"], "where": {"source": ["S1"]}}, 422),
-        ({"queries": ["fictospirin"], "topk": 3}, 422),
-        ({"queries": ["fictospirin", " "]}, 422),
-        ({"queries": []}, 200),
-    ],
-)
-def test_http_refuses_unknown_fields_and_empty_queries(folder: Path, body: dict[str, Any], status: int) -> None:
-    with TestClient(make_app(HybridRetriever(str(folder))), base_url="http://localhost") as client:
-        assert client.post("/search", json=body).status_code == status
 
 
 def test_mcp_reads_every_uri_that_search_gives_and_refuses_unknown_arguments(folder: Path) -> None:

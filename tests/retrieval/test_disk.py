@@ -15,7 +15,7 @@ from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import IndexMismatchError, IndexUnwritableError
 from medagent.retrieval.index import build_index
 from medagent.retrieval.lexical import LexicalIndex
-from medagent.retrieval.locking import explain_disk_errors
+from medagent.retrieval.locking import ReadLock, explain_disk_errors, writing
 from medagent.retrieval.maintenance import rebuild_index
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.search import HybridRetriever
@@ -141,3 +141,12 @@ def test_damaged_passages_cannot_be_repaired(index: Path) -> None:
         database.execute("UPDATE passages SET text = 'other' WHERE id = 'p3'")
     with pytest.raises(IndexMismatchError, match="passages.sqlite from a backup"):
         rebuild_index(index, EMBEDDER)
+
+
+def test_a_folder_that_cannot_be_locked_is_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()  # whoever the tests run as, a folder is no lock file
+    with pytest.raises(IndexUnwritableError, match="right to write"), writing(tmp_path):
+        pass
+    (tmp_path / "readers").touch()
+    with pytest.raises(IndexUnwritableError, match="right to write"):
+        ReadLock(tmp_path)

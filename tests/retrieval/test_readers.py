@@ -187,12 +187,8 @@ def test_bookshelf_chapters_are_read(tmp_path: Path) -> None:
     )
     (tmp_path / "b.xml").write_text(book)
     (document,), skipped = items(tmp_path / "b.xml")
-    assert (document.id, document.title, document.source, document.year) == (
-        "pmid:9",
-        "Gout",
-        "PubMed: StatPearls",
-        2020,
-    )
+    found = (document.id, document.title, document.source, document.year)
+    assert found == ("pmid:9", "Gout", "PubMed: StatPearls", 2020)
     assert "without PMID or abstract" in skipped[0].reason
 
 
