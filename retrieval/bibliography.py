@@ -83,7 +83,7 @@ class Bibliography:
         """The bibliography of a user's row; texts split at semicolons, and only addresses of the web count."""
         found: dict[str, Any] = {}
         for name in NAMES:
-            value = next((row[key] for key in (name, *_OTHER_NAMES.get(name, ())) if _says(row.get(key))), None)
+            value = next((row[key] for key in (name, *_OTHER_NAMES.get(name, ())) if says(row.get(key))), None)
             if value is None:
                 continue
             if name in _SEVERAL:
@@ -107,7 +107,8 @@ def plain_doi(text: str) -> str:
 NAMES = tuple(each.name for each in fields(Bibliography))
 
 
-def _says(value: Any) -> bool:
+def says(value: Any) -> bool:
+    """Whether a cell of a row holds something."""
     return bool(value) and value == value  # NaN is not itself
 
 

@@ -30,25 +30,11 @@ _WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
 class Embedder(Protocol):
     """Anything with an identity that turns passages and queries into rows of one vector space."""
 
-    @property
-    def identity(self) -> str:
-        """Names the mapping from text to vector: equal identities give equal vectors."""
-
-    @property
-    def dimension(self) -> int:
-        """Length of a vector."""
-
-    @property
-    def space(self) -> Space:
-        """Which distance Chroma takes: "cosine" for unit vectors, "ip" (inner product) where lengths count."""
-
-    @property
-    def max_tokens(self) -> int | None:
-        """The longest passage, in tokens, that is not cut off; None where there is no limit."""
-
-    @property
-    def dense_weight(self) -> float:
-        """How much its ranking should count in a fusion where BM25 counts 1, unless told otherwise."""
+    identity: str  # names the mapping from text to vector: equal identities give equal vectors
+    dimension: int  # length of a vector
+    space: Space  # the distance that Chroma takes: "cosine" for unit vectors, "ip" (inner product) where lengths count
+    max_tokens: int | None  # the longest passage, in tokens, that is not truncated; None where there is no limit
+    dense_weight: float  # of its ranking in a fusion where BM25 counts 1, unless told otherwise
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text has, as the embedder sees it, without special tokens."""

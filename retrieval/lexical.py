@@ -12,7 +12,6 @@ import shutil
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -200,6 +199,7 @@ class LexicalShard:
                 f"index {folder}: {path.name} holds {len(self._lengths):,} lengths, wanted {len(index):,}. Make it "
                 f"again with: medagent index rebuild {folder}"
             )
+        self._own_mean = float(self._lengths.mean())
 
     def statistics(self, tokens: set[str]) -> WordStatistics:
         """The statistics of what is not left out, for these tokens."""
@@ -234,10 +234,6 @@ class LexicalShard:
                 saturation = self._saturation(self._lengths[documents], mean)
                 scores[documents] += (of_all.idf(token) * (tf / (tf + saturation))).astype(np.float32)
         return scores
-
-    @cached_property
-    def _own_mean(self) -> float:
-        return float(self._lengths.mean())
 
     def _saturation(self, lengths: NDArray[np.int64], mean: float) -> NDArray[np.float64]:
         k1, b = self._index.constants

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from medagent.retrieval.bibliography import NAMES, Bibliography, year_in
+from medagent.retrieval.bibliography import NAMES, Bibliography, says, year_in
 
 TEXT_FIELDS = ("text", "content", "contents", "body", "abstract")
 _TEXT_HASH = re.compile(r"#([0-9a-f]{16})$")
@@ -133,14 +133,14 @@ def passage_from_row(row: Any) -> Passage:
     """The passage of a JSON object with `text` (MedRAG: `content`); a ValueError says what is wrong."""
     if not isinstance(row, dict):
         raise ValueError(f"found a {type(row).__name__}, wanted an object")
-    text = next((row[name] for name in TEXT_FIELDS if not _empty(row.get(name))), None)
+    text = next((row[name] for name in TEXT_FIELDS if says(row.get(name))), None)
     text = replace_surrogates(text) if isinstance(text, str) else text
     if isinstance(text, str) and text.strip().strip("[].").lower() in ("no abstract available", "no abstract"):
         raise ValueError("has no abstract")
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"no text: wanted one of the fields {', '.join(TEXT_FIELDS)} that is not empty")
     said = {
-        name: replace_surrogates("" if _empty(row.get(name)) else str(row[name])).strip()
+        name: replace_surrogates(str(row[name]) if says(row.get(name)) else "").strip()
         for name in ("title", "source", "section", "document", "licence", "license")
     }
     return Passage.make(
@@ -160,10 +160,6 @@ def id_of_row(row: Mapping[str, Any]) -> str:
     """The id that a row gives itself, empty where it gives none (0 is one)."""
     found = row.get("id")
     return "" if found is None or found != found else replace_surrogates(str(found)).strip()  # NaN is none
-
-
-def _empty(value: Any) -> bool:
-    return not value or value != value  # NaN, which JSON of others holds, is not itself
 
 
 def replace_surrogates(text: str) -> str:

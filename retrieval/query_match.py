@@ -55,7 +55,7 @@ class QueryWords:
     def searched(self, query: str, *, near_words: bool) -> list[list[str]]:
         """The words to search for, in the query's order, and the same with synonyms; the best of them counts."""
         return [
-            [each for word in words for each in self._meant(word, near_words)]
+            [each for word in words for each in ((near_words and not self._count(word) and self.near(word)) or (word,))]
             for words in self._synonyms.variants(self._tokens(query), query)
         ]
 
@@ -84,9 +84,6 @@ class QueryWords:
             total += whole
             covered += whole if joined in held else sum(weight for part, weight in weights.items() if part in held)
         return covered / total if total else 1.0
-
-    def _meant(self, word: str, near_words: bool) -> tuple[str, ...]:
-        return (near_words and not self._count(word) and self.near(word)) or (word,)
 
     def _idf(self, word: str) -> float:
         held = self._count(word)

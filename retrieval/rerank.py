@@ -12,9 +12,7 @@ from medagent.retrieval.passages import Passage
 class Reranker(Protocol):
     """Scores passages for a query."""
 
-    @property
-    def num_candidates(self) -> int:
-        """How many of the fused candidates it reads, others being left out; more if more hits are asked for."""
+    num_candidates: int  # of the fused candidates, which it reads; more if more hits are asked for
 
     def scores(self, query: str, passages: Sequence[Passage]) -> list[float]:
         """One score per passage, higher is better."""

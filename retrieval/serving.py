@@ -119,13 +119,10 @@ def make_app(
     async def retrieve(body: RetrieveRequest) -> dict[str, Any]:
         """Search-R1's retrieval endpoint."""
         found = await search_all(body.queries, body.topk or 3, Filter())
-        if body.return_scores:
-            return {
-                "result": [
-                    [{"document": contents_of(hit.passage), "score": hit.score} for hit in hits] for hits in found
-                ]
-            }
-        return {"result": [[contents_of(hit.passage) for hit in hits] for hits in found]}
+        if not body.return_scores:
+            return {"result": [[contents_of(hit.passage) for hit in hits] for hits in found]}
+        scored = [[{"document": contents_of(hit.passage), "score": hit.score} for hit in hits] for hits in found]
+        return {"result": scored}
 
     @app.get("/passages/{id:path}")
     def passage(id: str) -> dict[str, Any]:

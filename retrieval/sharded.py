@@ -94,8 +94,8 @@ class ShardedRetriever(IndexRetriever):
         numbers = np.cumsum([0, *(int(shard.index.lexical.rows[-1]) + 1 for shard in self._shards)])
         self._firsts: list[int] = numbers[:-1].tolist()  # the number of each index's row 0
         analyser = self._shards[0].index.lexical.analyser
-        count, synonyms = self._num_passages_with, self._synonyms()
-        self.words = QueryWords(analyser.groups, self._vocabulary, count, len(self), synonyms)
+        synonyms = Synonyms([group for folder in self.folders for group in read_synonyms(folder)])
+        self.words = QueryWords(analyser.groups, self._vocabulary, self._num_passages_with, len(self), synonyms)
 
     def close(self) -> None:
         """Let the indexes be changed again; no search after this."""
@@ -151,10 +151,6 @@ class ShardedRetriever(IndexRetriever):
             )
         )
         return [[row for _, row in sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:top_k]] for pairs in merged]
-
-    def _synonyms(self) -> Synonyms:
-        """Those of all indexes."""
-        return Synonyms([group for folder in self.folders for group in read_synonyms(folder)])
 
     def _vocabulary(self) -> Iterable[str]:
         """The words of passages that can be found, each once."""

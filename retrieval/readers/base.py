@@ -115,7 +115,7 @@ def encoding_of(head: bytes, *, declared: str = "") -> str:
             return name
     read = codecs.getincrementaldecoder("utf-8")("replace").decode(head)  # the end of the sample may cut a character
     foreign = sum(byte >= 0x80 for byte in head)
-    if read.count("\ufffd") <= foreign * FEW and not _is_by_escapes(declared):
+    if read.count("\ufffd") <= foreign * FEW and not declared.lower().startswith("iso-2022"):  # ASCII bytes
         return "utf-8"
     if declared and (known := _codec(declared)):
         return known
@@ -123,10 +123,6 @@ def encoding_of(head: bytes, *, declared: str = "") -> str:
         found = from_bytes(head).best()
         return found.encoding if found is not None else "cp1252"
     return "cp1252"
-
-
-def _is_by_escapes(declared: str) -> bool:
-    return declared.lower().startswith("iso-2022")  # its bytes are ASCII
 
 
 def _codec(declared: str) -> str:

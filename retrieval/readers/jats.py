@@ -51,6 +51,7 @@ def article(element: Element, name: str) -> Item:
         return Skipped(where, "has neither abstract nor body")
     journal = text_of(element.find("front/journal-meta//journal-title"))
     years = sorted(year for dated in meta.findall("pub-date") if (year := year_of(dated)))
+    date = min((date for each in meta.findall("pub-date") if (date := date_of(each))), default="")
     return Document(
         title,
         sections,
@@ -60,25 +61,24 @@ def article(element: Element, name: str) -> Item:
         licence=licence_of(meta),
         name=name,
         aliases=tuple(names[1:]),
-        about=_about(element, meta, ids, journal),
+        about=_about(element, meta, ids, journal, date, element.get("article-type", "").replace("-", " ")),
     )
 
 
-def _about(element: Element, meta: Element, ids: dict[str, str], journal: str) -> Bibliography:
+def _about(
+    element: Element, meta: Element, ids: dict[str, str], journal: str, date: str, kind: str, url: str = ""
+) -> Bibliography:
     return Bibliography(
+        url=url,
         doi=ids.get("doi", "").lower(),
         pmid=ids.get("pmid", ""),
         authors=authors_of(meta),
         journal=journal,
-        date=min((date for each in meta.findall("pub-date") if (date := date_of(each))), default=""),
-        types=(element.get("article-type", "").replace("-", " "),) if element.get("article-type") else (),
-        keywords=_keywords(meta),
+        date=date,
+        types=(kind,) if kind else (),
+        keywords=tuple(text for each in meta.iterfind("kwd-group/kwd") if (text := text_of(each))),
         language=element.get(LANGUAGE, ""),
     )
-
-
-def _keywords(meta: Element) -> tuple[str, ...]:
-    return tuple(text for each in meta.iterfind("kwd-group/kwd") if (text := text_of(each)))
 
 
 def authors_of(meta: Element) -> tuple[str, ...]:
@@ -200,18 +200,14 @@ def book_of(meta: Element) -> Book:
     return Book(text_of(meta.find("book-id")), title, _latest(meta), licence_of(meta))
 
 
-def is_chapter(element: Element) -> bool:
-    """Whether a <book-part> has text of its own and is no part of chapters."""
-    return element.find(".//{*}book-part") is None
-
-
 def chapter(element: Element, name: str, book: Book, *, shelf: str = "") -> Item:
     """The document of a <book-part>, or why there is none; `shelf` is its number on the Bookshelf, as NBK546606."""
     without_namespaces(element)
     meta = element.find("book-part-meta")
     meta = Element("book-part-meta") if meta is None else meta
     ids = {node.get("book-part-id-type", ""): text_of(node) for node in meta.findall("book-part-id")}
-    pmid, own = ids.get("pmid", ""), element.get("id", "")
+    pmid, own = ids.pop("pmid", ""), element.get("id", "")
+    ids |= {"pmid": pmid} if pmid.isdecimal() else {}
     id_ = f"pmid:{pmid}" if pmid.isdecimal() else f"{book.id}:{own}" if book.id and own else own
     where = f"{name}, {id_}" if id_ else name
     title = text_of(meta.find("title-group/title"))
@@ -230,17 +226,7 @@ def chapter(element: Element, name: str, book: Book, *, shelf: str = "") -> Item
         year=int(date[:4]) if date else None,
         licence=licence_of(meta) or book.licence,
         name=name,
-        about=Bibliography(
-            url=f"{SHELF}{found[0]}/" if found else "",
-            doi=ids.get("doi", "").lower(),
-            pmid=pmid if pmid.isdecimal() else "",
-            authors=authors_of(meta),
-            journal=book.title,
-            date=date,
-            types=("book chapter",),
-            keywords=_keywords(meta),
-            language=element.get(LANGUAGE, ""),
-        ),
+        about=_about(element, meta, ids, book.title, date, "book chapter", f"{SHELF}{found[0]}/" if found else ""),
     )
 
 

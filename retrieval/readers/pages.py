@@ -54,7 +54,9 @@ def _sections_of(body: etree._Element, title: str) -> tuple[Section, ...]:
         if any(outer.tag in ("p", "item", "table", "quote") for outer in node.iterancestors()):
             continue
         if node.tag == "table":
-            sections[-1][1].extend(_rows_of(node))
+            rows = [[" ".join(_lines(cell)) for cell in row.iter("cell")] for row in node.iter("row")]
+            first = next(node.iter("row"), ())
+            sections[-1][1].extend(table_lines(rows, named=any(cell.get("role") == "head" for cell in first)))
         elif node.tag == "head":
             text, level = " ".join(_lines(node)), node.get("rend", "h2")
             if text and text != title:
@@ -63,13 +65,6 @@ def _sections_of(body: etree._Element, title: str) -> tuple[Section, ...]:
         else:
             sections[-1][1].extend(_lines(node))
     return tuple(Section(heading, "\n".join(lines)) for heading, lines in sections if lines)
-
-
-def _rows_of(table: etree._Element) -> list[str]:
-    rows = [[" ".join(_lines(cell)) for cell in row.iter("cell")] for row in table.iter("row")]
-    first = next(table.iter("row"), None)
-    named = first is not None and any(cell.get("role") == "head" for cell in first)
-    return table_lines(rows, named=named)
 
 
 def _lines(node: etree._Element) -> list[str]:

@@ -88,7 +88,7 @@ def _pages(document: pypdfium2.PdfDocument, name: str, skipped: list[Skipped]) -
 
 def _title(claimed: str, pages: list[ReadPage]) -> str:
     """The title of the metadata, unless it is rubbish; else what stands on the first page in the largest letters."""
-    if claimed and not is_rubbish(claimed):
+    if claimed and not _RUBBISH.search(claimed):  # a file's name or a program's is no title
         return claimed
     return replace_surrogates(title_on(pages[:3])) if pages and pages[0].number == 1 else ""
 
@@ -118,17 +118,14 @@ def read_page(page: PlacedPage) -> ReadPage:
     boxes = boxed_aside(page.rules, words)
     aside = {id(word) for box in boxes for word in box}
     pieces = pieces_of(word for word in words if id(word) not in aside)
-    pieces += [_standing_for(number, grid) for number, grid in enumerate(grids)]
+    for number, grid in enumerate(grids):  # a word stands for each
+        pieces.append(piece_of([Word(f"{_GRID}{number}", grid.left, grid.right, grid.top, 8.0)]))
     size = median(word.size for word in page.words) if page.words else 0.0
     blocks, lines = _blocks(pieces, grids, size)
     for more in (*boxes, *page.turned):
         found, _ = _blocks(pieces_of(more), [], 0.0)
         blocks += found
     return ReadPage(page.number, blocks, lines if page.number == 1 else [], size)
-
-
-def _standing_for(number: int, grid: Grid) -> LinePart:
-    return piece_of([Word(f"{_GRID}{number}", grid.left, grid.right, grid.top, 8.0)])
 
 
 def _blocks(pieces: Sequence[LinePart], grids: Sequence[Grid], size: float) -> tuple[list[TextBlock], list[LinePart]]:
@@ -208,8 +205,3 @@ def title_on(pages: Sequence[ReadPage]) -> str:
         title.append(line)
     text = joined([line.text for line in title], frozenset())
     return text if len(text.split()) <= 40 else ""
-
-
-def is_rubbish(title: str) -> bool:
-    """Whether a title of the metadata is a file's name or a program's, and no title."""
-    return _RUBBISH.search(title.strip()) is not None

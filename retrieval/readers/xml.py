@@ -70,7 +70,7 @@ def read_xml(file: OpenFile) -> Iterator[Item]:
                 continue
             if name == "DeleteCitation":
                 yield from medline.deleted(element, file.name)
-            elif name == "book-part" and local(root) in _BOOKS and jats.is_chapter(element):
+            elif name == "book-part" and local(root) in _BOOKS and element.find(".//{*}book-part") is None:
                 yield jats.chapter(element, file.name, book, shelf="" if root is None else root.get("id", ""))
             elif (read := _reader_of(name, element, root)) is not None:
                 yield read(element, file.name)

@@ -45,7 +45,8 @@ def running_text(element: Element, silent: Collection[str]) -> str:
     lines = [""]
 
     def walk(node: Element) -> None:
-        if node.tag in silent or (node.tag == "xref" and _is_mark(node)):
+        is_mark = node.tag == "xref" and node.get("ref-type", "") in _MARKED_BY_NUMBER and _MARK.match(text_of(node))
+        if node.tag in silent or is_mark:
             return
         if node.tag in _BLOCKS:
             lines.append("")
@@ -59,10 +60,6 @@ def running_text(element: Element, silent: Collection[str]) -> str:
     walk(element)
     cleaned = (re.sub(r"\s*\[[\s,–-]*\]|\s*\([\s,;–-]*\)", "", " ".join(line.split())) for line in lines)
     return "\n".join(line for line in cleaned if line)
-
-
-def _is_mark(reference: Element) -> bool:
-    return reference.get("ref-type", "") in _MARKED_BY_NUMBER and bool(_MARK.match(text_of(reference)))
 
 
 def _with_tails(element: Element) -> Iterator[Element | str]:

@@ -54,42 +54,30 @@ def ids(retriever: HybridRetriever | RemoteRetriever | Toolbox, where: str) -> s
     return {hit.passage.id for hit in retriever.search_where(["gout"], top_k=9, where=Filter.parse(where))[0]}
 
 
-@pytest.mark.parametrize(
-    ("where", "found"),
-    [
-        ("", EVERY),
-        ("year>=2020", {"guideline", "case"}),
-        ("year > 2019 year < 2021", {"case"}),
-        ("year=2015,2019", {"review", "trial"}),
-        ("year!=2021", EVERY - {"guideline"}),
-        ("date>=2021-03", {"guideline"}),
-        ("date=2021", {"guideline"}),
-        ("date<2020-06", {"review", "trial"}),  # the month of 2020 is not known
-        ("date!=2021-03", EVERY - {"guideline"}),
-        ("type=rct", set()),
-        ("language=Deutsch", {"trial"}),
-        ("source = WHO , 'PubMed?'", {"guideline", "plain", "trial"}),
-        ("type=guideline", {"guideline"}),
-        ("type=systematic-review", {"review"}),
-        ("type=trial,guideline", {"trial", "guideline"}),
-        ("type!=case-report", EVERY - {"case"}),
-        ("language=en", {"guideline", "review"}),
-        ("language=pt", {"case"}),
-        ("language!=en", {"trial", "case", "plain"}),
-        ("source=who", {"guideline", "plain"}),
-        ('source="Genetics Home Reference"', {"review"}),
-        ("source=PubMed*", {"trial", "case"}),
-        ("author=muller*", {"trial"}),
-        ("keyword='behcet syndrome'", {"case"}),
-        ("journal=gut year>=2021", {"guideline"}),
-        ("document=plain", {"plain"}),
-        ("source=nobody", set()),
-    ],
-)
-def test_what_a_filter_lets_through(index: Path, where: str, found: set[str]) -> None:
+def test_what_a_filter_lets_through(index: Path) -> None:
+    cases = {
+        "guideline": "date>=2021-03; date=2021; type=guideline; journal=gut year>=2021",
+        "case": "year > 2019 year < 2021; language=pt; keyword='behcet syndrome'",
+        "trial": "language=Deutsch; source=PubMed?; author=muller*",
+        "review": 'type=systematic-review; source="Genetics Home Reference"',
+        "guideline case": "year>=2020",
+        "review trial": "year=2015,2019; date<2020-06",  # the month of 2020 is not known
+        "guideline review": "language=en",
+        "guideline trial": "type=trial,guideline",
+        "trial case": "source=PubMed*",
+        "guideline plain": "source=who",
+        "guideline plain trial": "source = WHO , 'PubMed?'",
+        "trial case plain": "language!=en",
+        "review trial case plain": "year!=2021; date!=2021-03",
+        "guideline review trial plain": "type!=case-report",
+        "plain": "document=plain",
+        "": "type=rct; source=nobody",
+    }
     retriever = HybridRetriever(str(index))
-    assert ids(retriever, where) == found
-    assert Filter.parse(str(Filter.parse(where))) == Filter.parse(where), "it is read back as it is written"
+    for found, filters in (cases | {" ".join(EVERY): ""}).items():
+        for where in filters.split("; "):
+            assert ids(retriever, where) == set(found.split()), where
+            assert Filter.parse(str(Filter.parse(where))) == Filter.parse(where), "it is read back as it is written"
 
 
 @pytest.mark.parametrize(
