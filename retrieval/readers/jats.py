@@ -206,9 +206,9 @@ def chapter(element: Element, name: str, book: Book, *, shelf: str = "") -> Item
     meta = element.find("book-part-meta")
     meta = Element("book-part-meta") if meta is None else meta
     ids = {node.get("book-part-id-type", ""): text_of(node) for node in meta.findall("book-part-id")}
-    pmid, own = ids.pop("pmid", ""), element.get("id", "")
-    ids |= {"pmid": pmid} if pmid.isdecimal() else {}
-    id_ = f"pmid:{pmid}" if pmid.isdecimal() else f"{book.id}:{own}" if book.id and own else own
+    pmid, own = ids.get("pmid", ""), element.get("id", "")
+    pmid = pmid if pmid.isdecimal() else ""
+    id_ = f"pmid:{pmid}" if pmid else f"{book.id}:{own}" if book.id and own else own
     where = f"{name}, {id_}" if id_ else name
     title = text_of(meta.find("title-group/title"))
     if reason := retraction_in_title(title):
@@ -226,7 +226,15 @@ def chapter(element: Element, name: str, book: Book, *, shelf: str = "") -> Item
         year=int(date[:4]) if date else None,
         licence=licence_of(meta) or book.licence,
         name=name,
-        about=_about(element, meta, ids, book.title, date, "book chapter", f"{SHELF}{found[0]}/" if found else ""),
+        about=_about(
+            element,
+            meta,
+            {**ids, "pmid": pmid},
+            book.title,
+            date,
+            "book chapter",
+            f"{SHELF}{found[0]}/" if found else "",
+        ),
     )
 
 
