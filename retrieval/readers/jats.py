@@ -218,6 +218,7 @@ def chapter(element: Element, name: str, book: Book, *, shelf: str = "") -> Item
         return Skipped(where, "is a chapter without text")
     date = _latest(meta) or book.date
     found = re.search(r"NBK\d+", " ".join((shelf, *ids.values())))
+    url = f"{SHELF}{found[0]}/" if found else ""
     return Document(
         title,
         sections,
@@ -226,15 +227,7 @@ def chapter(element: Element, name: str, book: Book, *, shelf: str = "") -> Item
         year=int(date[:4]) if date else None,
         licence=licence_of(meta) or book.licence,
         name=name,
-        about=_about(
-            element,
-            meta,
-            {**ids, "pmid": pmid},
-            book.title,
-            date,
-            "book chapter",
-            f"{SHELF}{found[0]}/" if found else "",
-        ),
+        about=_about(element, meta, {**ids, "pmid": pmid}, book.title, date, "book chapter", url),
     )
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import codecs
 import csv
 import io
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import IO
 
 from medagent.retrieval.bibliography import plain_doi
 from medagent.retrieval.passages import TEXT_FIELDS
@@ -18,7 +16,6 @@ from medagent.retrieval.readers.base import SAMPLE, UNREADABLE, Item, OpenFile, 
 from medagent.retrieval.readers.rows import document_of_row
 
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a column may hold a whole article
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
 MAX_ROW_LINES = 2_000  # lines, within which a quote must be closed
 DELIMITERS = ",\t;|"
 # Names of columns in exports of PubMed, Scopus, Web of Science and Embase.
@@ -50,9 +47,10 @@ def read_table(file: OpenFile) -> Iterator[Item]:
         if not head.strip():
             raise UnusableFileError("is empty")
         encoding = encoding_of(head)
-        lines = codecs.iterdecode(_blocks(head, file.stream), encoding, "replace")
+        file.stream.seek(0)
+        lines = io.TextIOWrapper(file.stream, encoding, "replace", newline="")  # line ends stay, for quoted cells
         delimiter = delimiter_of(head.decode(encoding, "replace"), file.path.suffixes)
-        rows = records(_lines(lines), delimiter)
+        rows = records(lines, delimiter)
         number, header = next(rows)
         if isinstance(header, list) and header and header[0].lower().startswith("sep="):
             number, header = next(rows)
@@ -136,21 +134,3 @@ def _row(text: str, delimiter: str) -> list[str] | str | None:
         if text.count("\n") > 1:
             return f"opens a quote that is not closed where a cell ends ({error}); the line is left out"
         return next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])  # a quote within a cell
-
-
-def _blocks(head: bytes, stream: IO[bytes]) -> Iterator[bytes]:
-    yield head
-    while block := stream.read(1 << 20):
-        yield block
-
-
-def _lines(pieces: Iterator[str]) -> Iterator[str]:
-    """Lines with their ends; a carriage return alone is one too, as old spreadsheets write."""
-    held = ""
-    for piece in pieces:
-        *whole, held = _LINE.findall(held + piece) or [""]
-        if held.endswith("\n"):  # a return may be followed by its newline in the next piece
-            whole, held = [*whole, held], ""
-        yield from whole
-    if held:
-        yield held
