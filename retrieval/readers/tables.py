@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import IO
 
 from medagent.retrieval.bibliography import plain_doi
 from medagent.retrieval.passages import TEXT_FIELDS
-from medagent.retrieval.readers import base
-from medagent.retrieval.readers.base import SAMPLE, UNREADABLE, Item, OpenFile, Skipped, UnusableFileError, encoding_of
+from medagent.retrieval.readers.base import (
+    SAMPLE,
+    UNREADABLE,
+    Item,
+    OpenFile,
+    Skipped,
+    encoding_of,
+    retraction_in_title,
+)
 from medagent.retrieval.readers.rows import document_of_row
 
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a column may hold a whole article
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
 MAX_ROW_LINES = 2_000  # lines, within which a quote must be closed
 DELIMITERS = ",\t;|"
 # Names of columns in exports of PubMed, Scopus, Web of Science and Embase.
@@ -45,21 +55,23 @@ def read_table(file: OpenFile) -> Iterator[Item]:
     try:
         head = file.stream.read(SAMPLE)
         if not head.strip():
-            raise UnusableFileError("is empty")
+            yield Skipped(file.name, "is empty")
+            return
         encoding = encoding_of(head)
-        file.stream.seek(0)
-        lines = io.TextIOWrapper(file.stream, encoding, "replace", newline="")  # line ends stay, for quoted cells
+        lines = codecs.iterdecode(_blocks(head, file.stream), encoding, "replace")
         delimiter = delimiter_of(head.decode(encoding, "replace"), file.path.suffixes)
-        rows = records(lines, delimiter)
+        rows = records(_lines(lines), delimiter)
         number, header = next(rows)
         if isinstance(header, list) and header and header[0].lower().startswith("sep="):
             number, header = next(rows)
         names = [] if isinstance(header, str) else [_known_name(name) for name in header]
         if "text" not in names:
-            raise UnusableFileError(
+            yield Skipped(
+                file.name,
                 f"its header is {header}; wanted a column 'text', 'content' or 'abstract' (and id, title, source, "
-                "year), by commas, tabs, semicolons or bars"
+                "year), by commas, tabs, semicolons or bars",
             )
+            return
         for number, row in rows:
             where = f"{file.name}, line {number}"
             if isinstance(row, str):
@@ -69,7 +81,7 @@ def read_table(file: OpenFile) -> Iterator[Item]:
             elif any(row):
                 yield _document(names, row, where, file.name)
     except (csv.Error, *UNREADABLE) as error:
-        raise UnusableFileError(f"cannot be read after line {number:,} ({error}); what came before is used") from error
+        yield Skipped(file.name, f"cannot be read after line {number:,} ({error}); what came before is used")
 
 
 def _document(names: Sequence[str], row: Sequence[str], where: str, source: str) -> Item:
@@ -81,7 +93,7 @@ def _document(names: Sequence[str], row: Sequence[str], where: str, source: str)
         fields["id"] = f"pmid:{fields['pmid'].strip()}"
     elif "id" not in fields and fields.get("doi", "").strip():
         fields["id"] = f"doi:{plain_doi(fields['doi'])}"
-    if reason := base.retraction_in_title(fields.get("title", "")):
+    if reason := retraction_in_title(fields.get("title", "")):
         return Skipped(where, f"{reason}, by its title")
     return document_of_row(fields, where, source=source)
 
@@ -134,3 +146,21 @@ def _row(text: str, delimiter: str) -> list[str] | str | None:
         if text.count("\n") > 1:
             return f"opens a quote that is not closed where a cell ends ({error}); the line is left out"
         return next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])  # a quote within a cell
+
+
+def _blocks(head: bytes, stream: IO[bytes]) -> Iterator[bytes]:
+    yield head
+    while block := stream.read(1 << 20):
+        yield block
+
+
+def _lines(pieces: Iterator[str]) -> Iterator[str]:
+    """Lines with their ends; a carriage return alone is one too, as old spreadsheets write."""
+    held = ""
+    for piece in pieces:
+        *whole, held = _LINE.findall(held + piece) or [""]
+        if held.endswith("\n"):  # a return may be followed by its newline in the next piece
+            whole, held = [*whole, held], ""
+        yield from whole
+    if held:
+        yield held
