@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from medagent.errors import InputError
@@ -16,16 +16,6 @@ from medagent.evaluation.statistics import PairedComparison, SeedsComparison, co
 Run = str | Path | Evaluation  # the folder of an evaluation, or its result
 
 
-@dataclass(frozen=True)
-class _Marks:
-    """By question, whether each run answered it correctly, in the modes that are compared."""
-
-    a: list[dict[str, bool]]
-    b: list[dict[str, bool]]
-    mode_a: str
-    mode_b: str
-
-
 def compare(a: Run, b: Run, *, mode: str | None = None, mode_b: str | None = None, seed: int = 0) -> PairedComparison:
     """Compare two evaluations on the questions that both asked, by the first sample of each.
 
@@ -35,8 +25,8 @@ def compare(a: Run, b: Run, *, mode: str | None = None, mode_b: str | None = Non
     Raises:
         InputError: one holds no answers, or they cannot be compared.
     """
-    marks = _marks([a], [b], mode, mode_b)
-    return replace(compare_paired(marks.a[0], marks.b[0], seed=seed), mode_a=marks.mode_a, mode_b=marks.mode_b)
+    (marks_a, marks_b), modes = _marks([a, b], mode, mode_b)
+    return replace(compare_paired(marks_a, marks_b, seed=seed), mode_a=modes[0], mode_b=modes[1])
 
 
 def compare_over_seeds(
@@ -55,9 +45,9 @@ def compare_over_seeds(
     for runs in (a, b):
         if twice := [str(each) for each in runs if runs.count(each) > 1]:
             raise InputError(f"found {twice[0]} for several seeds, wanted a folder of its own for each.")
-    marks = _marks(a, b, mode, mode_b)
-    compared = compare_seeds(marks.a, marks.b, seed=seed)
-    named = tuple(replace(each, mode_a=marks.mode_a, mode_b=marks.mode_b) for each in compared.seeds)
+    marks, modes = _marks([*a, *b], mode, mode_b)
+    compared = compare_seeds(marks[: len(a)], marks[len(a) :], seed=seed)
+    named = tuple(replace(each, mode_a=modes[0], mode_b=modes[1]) for each in compared.seeds)
     return replace(compared, seeds=named)
 
 
@@ -73,9 +63,14 @@ def _predictions(run: Run) -> tuple[str, Sequence[Prediction]]:
     return str(run), found
 
 
-def _marks(a: Sequence[Run], b: Sequence[Run], mode: str | None, mode_b: str | None) -> _Marks:
-    """The marks of each run on the questions that all of them asked."""
-    runs = [_predictions(run) for run in [*a, *b]]
+def _marks(
+    compared: Sequence[Run], mode: str | None, mode_b: str | None
+) -> tuple[list[dict[str, bool]], tuple[str, str]]:
+    """By run and by question that all runs asked, whether it is answered correctly; and the modes of A and of B.
+
+    The first half of the runs are A's.
+    """
+    runs = [_predictions(run) for run in compared]
     modes = [list(dict.fromkeys(prediction.mode for prediction in log)) for _, log in runs]
     chosen = mode or next((name for name in modes[0] if all(name in held for held in modes)), None)
     if chosen is None:
@@ -84,7 +79,7 @@ def _marks(a: Sequence[Run], b: Sequence[Run], mode: str | None, mode_b: str | N
     other = mode_b or chosen
     asked = []
     for number, ((run, log), has) in enumerate(zip(runs, modes, strict=True)):
-        wanted = chosen if number < len(a) else other
+        wanted = chosen if number < len(runs) // 2 else other
         if wanted not in has:
             raise InputError(f"{run}: holds no answers of mode {wanted!r}, only of {', '.join(has)}.")
         of_mode = [p for p in log if (p.mode, p.rotation, p.rollout.sample) == (wanted, 0, 0)]
@@ -102,8 +97,7 @@ def _marks(a: Sequence[Run], b: Sequence[Run], mode: str | None, mode_b: str | N
         )
     if left_out := len(set().union(*asked)) - len(names):
         print(f"note: {left_out} questions that not all of them asked are left out.", file=sys.stderr)
-    right = [{name: grade(each[name].rollout).correct for name in names} for each in asked]
-    return _Marks(right[: len(a)], right[len(a) :], chosen, other)
+    return [{name: grade(each[name].rollout).correct for name in names} for each in asked], (chosen, other)
 
 
 def _asked(prediction: Prediction) -> tuple[str, tuple[str, ...], str]:

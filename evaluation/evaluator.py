@@ -200,9 +200,35 @@ def evaluate(
     }
     total = len(plan.modes) * sum(len(plan.jobs(question)) for question in questions)
     callback.on_start(settings, len(questions), notes, total)
+    searched = corpus_of(ready.retriever)
+    corpus = searched.passages if isinstance(searched, HybridRetriever | ShardedRetriever) else []
+    most = ready.limits.max_turns * ready.top_k if set(plan.modes).intersection(EVIDENCE_MODES) else 0
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
-        predictions = _predictions(ready, questions, plan, folder, settings, passages, concurrency, overwrite, callback)
+        with counted(ready, folder) as counter:
+
+            def new(prediction: Prediction) -> None:
+                counter.asked += 1
+                callback.on_prediction(prediction)
+
+            def resume(found: Sequence[Prediction]) -> None:
+                counter.goes_on = bool(found)
+                callback.on_resume(found)
+
+            predictions = run_plan(
+                ready,
+                questions,
+                plan,
+                folder,
+                identity=settings,
+                corpus=corpus or passages,
+                evidence=gold_passages(ready.retriever, questions, passages),
+                rankings=question_rankings(ready.retriever, questions, most=most) if most else {},
+                concurrency=concurrency,
+                overwrite=overwrite,
+                on_found=resume,
+                on_done=new,
+            )
         used = read_usage(folder)
     reports = {mode: report_mode([p for p in predictions if p.mode == mode.value], entails) for mode in plan.modes}
     settings["entailment"] = entails.label
@@ -211,48 +237,6 @@ def evaluate(
     if out is not None:
         found.write(folder)
     return found
-
-
-def _predictions(
-    agent: Agent,
-    questions: Sequence[Question],
-    plan: Plan,
-    folder: Path,
-    settings: dict[str, Any],
-    passages: Sequence[Passage],
-    concurrency: int,
-    overwrite: bool,
-    callback: EvaluationCallback,
-) -> list[Prediction]:
-    """Ask all questions that the folder lacks, and count what they cost."""
-    searched = corpus_of(agent.retriever)
-    corpus = searched.passages if isinstance(searched, HybridRetriever | ShardedRetriever) else []
-    with counted(agent, folder) as used:
-
-        def new(prediction: Prediction) -> None:
-            used.asked += 1
-            callback.on_prediction(prediction)
-
-        def resume(found: Sequence[Prediction]) -> None:
-            used.goes_on = bool(found)
-            callback.on_resume(found)
-
-        searching = any(mode in EVIDENCE_MODES for mode in plan.modes)
-        most = agent.limits.max_turns * agent.top_k
-        return run_plan(
-            agent,
-            questions,
-            plan,
-            folder,
-            identity=settings,
-            corpus=corpus or passages,
-            evidence=gold_passages(agent.retriever, questions, passages),
-            rankings=question_rankings(agent.retriever, questions, most=most) if searching else {},
-            concurrency=concurrency,
-            overwrite=overwrite,
-            on_found=resume,
-            on_done=new,
-        )
 
 
 def with_limits(agent: Agent, limits: Mapping[str, int]) -> Agent:

@@ -98,89 +98,52 @@ def run_plan(
     """
     if concurrency < 1:
         raise ConfigError(f"concurrency {concurrency}: wanted 1 or more.")
-    planned = _planned_rollouts(agent, questions, plan, evidence or {})
-    agents = {mode: agent_for(agent, mode, corpus) for mode in plan.modes}
-    written = RunFolder(folder, "evaluation")
-    with written.sole_writer():
-        written.claim()
-        begin(
-            folder,
-            {**identity, "questions_sha256": digest(questions)},
-            kind="an evaluation",
-            log=folder / "predictions.jsonl",
-            overwrite=overwrite,
-        )
-        return _run(agent, planned, agents, folder, rankings or {}, concurrency, on_found, on_done)
-
-
-def _planned_rollouts(
-    agent: Agent, questions: Sequence[Question], plan: Plan, evidence: Mapping[str, Passage]
-) -> list[PlannedRollout]:
-    """Everything that is to be asked, made before the first question is asked, so that errors come at once."""
-    return [
-        PlannedRollout(
-            job_for(
-                asked,
-                mode,
-                seed=plan.seed,
-                temperature=plan.temperature,
-                sample=sample,
-                instructed=agent.protocol.instructed,
-                evidence=evidence,
-                place=place,
-            ),
-            (mode.value, question.id, rotation, sample),
+    # Made before the first question is asked, so that errors come at once.
+    planned = {
+        (mode.value, question.id, rotation, sample): job_for(
+            asked,
+            mode,
+            seed=plan.seed,
+            temperature=plan.temperature,
+            sample=sample,
+            instructed=agent.protocol.instructed,
+            evidence=evidence or {},
+            place=place,
         )
         for mode in plan.modes
         for place, question in enumerate(questions)
         for asked, rotation, sample in plan.jobs(question)
-    ]
+    }
+    agents = {mode: agent_for(agent, mode, corpus) for mode in plan.modes}
+    written, log = RunFolder(folder, "evaluation"), PredictionLog(folder / "predictions.jsonl")
+    with written.sole_writer():
+        written.claim()
+        identity = {**identity, "questions_sha256": digest(questions)}
+        begin(folder, identity, kind="an evaluation", log=log.path, overwrite=overwrite)
+        log.repair()
+        done = {prediction.key: prediction for prediction in log.read()}
+        on_found(list(done.values()))
+        for mode, asked_agent in agents.items():
+            left = {key: job for key, job in planned.items() if key[0] == mode.value and key not in done}
+            key_of = {id(job): key for key, job in left.items()}
 
+            def keep(job: Job, rollout: Rollout, key_of: dict[int, Key] = key_of) -> None:
+                mode_name, name, rotation, _ = key_of[id(job)]
+                ranking = (rankings or {}).get(name) if mode_name in EVIDENCE_MODES else None
+                prediction = Prediction(
+                    mode_name,
+                    rotation,
+                    rollout,
+                    confidence(rollout, agent.policy.tokenizer, agent.protocol),
+                    None if ranking is None else recall_of(rollout, ranking, top_k=agent.top_k),
+                )
+                log.append(prediction)
+                done[prediction.key] = prediction
+                on_done(prediction)
 
-def _run(
-    agent: Agent,
-    planned: Sequence[PlannedRollout],
-    agents: Mapping[Mode, Agent],
-    folder: Path,
-    rankings: Mapping[str, Sequence[Passage]],
-    concurrency: int,
-    on_found: Callable[[Sequence[Prediction]], None],
-    on_done: Callable[[Prediction], None],
-) -> list[Prediction]:
-    log = PredictionLog(folder / "predictions.jsonl")
-    log.repair()
-    done: dict[Key, Prediction] = {prediction.key: prediction for prediction in log.read()}
-    on_found(list(done.values()))
-    for mode, asked_agent in agents.items():
-        left = [entry for entry in planned if entry.key[0] == mode.value and entry.key not in done]
-        key_of = {id(entry.job): entry.key for entry in left}
-
-        def keep(job: Job, rollout: Rollout, key_of: dict[int, Key] = key_of) -> None:
-            mode_name, name, rotation, _ = key_of[id(job)]
-            prediction = Prediction(
-                mode_name,
-                rotation,
-                rollout,
-                confidence(rollout, agent.policy.tokenizer, agent.protocol),
-                recall_of(rollout, rankings[name], top_k=agent.top_k)
-                if mode_name in EVIDENCE_MODES and name in rankings
-                else None,
-            )
-            log.append(prediction)
-            done[prediction.key] = prediction
-            on_done(prediction)
-
-        if left:
-            asked_agent.stream([entry.job for entry in left], max_open=concurrency, on_done=keep)
-    return [done[entry.key] for entry in planned]
-
-
-@dataclass(frozen=True)
-class PlannedRollout:
-    """A job, with its mode, sample and rotation."""
-
-    job: Job
-    key: Key
+            if left:
+                asked_agent.stream(list(left.values()), max_open=concurrency, on_done=keep)
+        return [done[key] for key in planned]
 
 
 def digest(questions: Sequence[Question]) -> str:

@@ -103,12 +103,7 @@ def report_recall(recalls: Sequence[SearchRecall]) -> RecallReport | None:
     """Means with bootstrap intervals; None of nothing."""
     if not recalls:
         return None
-    return RecallReport(
-        shown=sum(each.shown for each in recalls) / len(recalls),
-        passages=Estimate.mean([each.passages for each in recalls]),
-        documents=Estimate.mean([each.documents for each in recalls]),
-        question_passages=Estimate.mean([each.question_passages for each in recalls]),
-        question_documents=Estimate.mean([each.question_documents for each in recalls]),
-        passages_gain=Estimate.mean([each.passages - each.question_passages for each in recalls]),
-        documents_gain=Estimate.mean([each.documents - each.question_documents for each in recalls]),
-    )
+    shares = [(each.passages, each.documents, each.question_passages, each.question_documents) for each in recalls]
+    gains = [(each.passages - each.question_passages, each.documents - each.question_documents) for each in recalls]
+    means = [Estimate.mean(values) for rows in (shares, gains) for values in zip(*rows, strict=True)]
+    return RecallReport(sum(each.shown for each in recalls) / len(recalls), *means)

@@ -73,13 +73,8 @@ def usage_line(used: Mapping[str, float], price: Mapping[str, float], *, answers
             f"{used['completion_tokens']:,.0f} out"
         )
         if price:
-            line += f", cost {cost_of(used, price):.2f}"
+            cost = used["prompt_tokens"] * price.get("input", 0) + used["completion_tokens"] * price.get("output", 0)
+            line += f", cost {cost / 1e6:.2f}"
     if used["questions"] < answers:
         line += f"; {answers - used['questions']:,.0f} answers of the folder are not counted in this"
     return line + "."
-
-
-def cost_of(used: Mapping[str, float], price: Mapping[str, float]) -> float:
-    """The cost of the tokens, in the currency of `price`."""
-    tokens_in, tokens_out = used.get("prompt_tokens", 0), used.get("completion_tokens", 0)
-    return (tokens_in * price.get("input", 0) + tokens_out * price.get("output", 0)) / 1e6

@@ -21,7 +21,8 @@ def conclusions(
     overall = report.summary.overall
     found = [
         f"On {overall.n} questions of {benchmark}, in mode {mode.value}, {overall.accuracy:.1%} are answered "
-        f"right; for other questions of this kind expect {_between(overall)}."
+        f"right; for other questions of this kind expect {100 * overall.ci_low:.1f} to {100 * overall.ci_high:.1f}% "
+        "(95% interval)."
     ]
     majority = baselines(questions).get("majority")
     if isinstance(majority, Accuracy):
@@ -52,7 +53,3 @@ def conclusions(
     if not trained_here:
         found.append("Whether the model saw these questions in its training is not known.")
     return found
-
-
-def _between(part: Accuracy) -> str:
-    return f"{100 * part.ci_low:.1f} to {100 * part.ci_high:.1f}% (95% interval)"

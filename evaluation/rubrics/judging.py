@@ -16,7 +16,8 @@ from medagent.evaluation.grading.reasoning_text import without_reasoning
 from medagent.evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, pair_prompt, read_choice, read_met
 from medagent.evaluation.rubrics.responder import Asked, NamedAgent, Responder, ask_all
 from medagent.evaluation.rubrics.rows import Case, Choice, Labelled, Pair, Rows, read_rubric_rows
-from medagent.evaluation.rubrics.scores import Agreement, Preference, Score, agreement, preference, rubric_scores
+from medagent.evaluation.rubrics.scores import Agreement, Preference, agreement, preference, rubric_scores
+from medagent.evaluation.statistics import Estimate
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder
 
@@ -49,7 +50,7 @@ class RubricReport:
     that say nothing, such as those of a model that was still thinking at its limit: they meet no criterion.
     """
 
-    scores: dict[str, Score]
+    scores: dict[str, Estimate]
     agreement: Agreement | None
     preference: Preference | None
     verdicts: int
@@ -58,18 +59,18 @@ class RubricReport:
     empty: int = 0
 
 
-class ReplyLog:
+class ReplyLog(JsonLog):
     """Replies by name in a file of JSON lines, to which each is appended as it comes."""
 
     def __init__(self, path: Path) -> None:
-        self._log = JsonLog(path)
-        self._log.repair()
-        self.replies: dict[str, str] = {row["name"]: row["reply"] for row in map(json.loads, self._log.lines())}
+        super().__init__(path)
+        self.repair()
+        self.replies: dict[str, str] = {row["name"]: row["reply"] for row in map(json.loads, self.lines())}
 
     def append(self, name: str, reply: str) -> None:
         """Append a reply."""
         self.replies[name] = reply
-        self._log.write({"name": name, "reply": reply})
+        self.write({"name": name, "reply": reply})
 
 
 def judge_file(

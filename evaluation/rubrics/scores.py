@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from medagent.evaluation.rubrics.rows import Case, Choice, Criterion, Labelled, Pair
-from medagent.evaluation.statistics import Accuracy, Estimate, bootstrap_mean
+from medagent.evaluation.statistics import Accuracy, Estimate
 
 
 def score(criteria: Sequence[Criterion], met: Sequence[bool]) -> float | None:
@@ -22,28 +22,14 @@ def score(criteria: Sequence[Criterion], met: Sequence[bool]) -> float | None:
     return sum(criterion.points for criterion, is_met in zip(criteria, met, strict=True) if is_met) / possible
 
 
-@dataclass(frozen=True)
-class Score:
-    """The mean over `n` cases, cut to between 0 and 1 as HealthBench reports it, with a bootstrap interval."""
-
-    value: float
-    ci_low: float
-    ci_high: float
-    n: int
-
-    @staticmethod
-    def of(scores: Sequence[float]) -> Score:
-        """The mean of the cases' scores."""
-        low, high = bootstrap_mean(scores)
-        return Score(_cut(sum(scores) / len(scores)), _cut(low), _cut(high), len(scores))
+def _mean(scores: Sequence[float]) -> Estimate:
+    found = Estimate.mean(scores)
+    value, low, high = (min(1.0, max(0.0, each)) for each in (found.value, found.ci_low, found.ci_high))
+    return Estimate(value, low, high, found.n)
 
 
-def _cut(value: float) -> float:
-    return min(1.0, max(0.0, value))
-
-
-def rubric_scores(cases: Sequence[Case], met: Mapping[str, Sequence[bool]]) -> dict[str, Score]:
-    """The score of all cases under "all", and by tag.
+def rubric_scores(cases: Sequence[Case], met: Mapping[str, Sequence[bool]]) -> dict[str, Estimate]:
+    """The mean score of all cases under "all", and by tag, each clipped to 0 to 1 as HealthBench reports it.
 
     A case's tag has the whole score of its cases. A criterion's tag has the score over the criteria that bear it.
     """
@@ -59,7 +45,7 @@ def rubric_scores(cases: Sequence[Case], met: Mapping[str, Sequence[bool]]) -> d
             part = score([c for c, _ in chosen], [m for _, m in chosen])
             if part is not None:
                 found[tag].append(part)
-    return {name: Score.of(scores) for name, scores in sorted(found.items(), key=lambda item: (item[0] != "all", item))}
+    return {name: _mean(scores) for name, scores in sorted(found.items(), key=lambda item: (item[0] != "all", item))}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from medagent.cli.safe_text import escape
 from medagent.evidence.answers import Answer
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.retrieval.controls import NoRetriever
-from medagent.retrieval.passages import Hit
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.tools import replaced_words
 from medagent.types import Question, Turn
@@ -41,7 +40,7 @@ class TurnPrinter:
                 )
         for hit in turn.hits:
             self._shown += 1
-            self._console.print(f"     [dim]\\[{self._shown}][/dim] {escape(_line(hit))}")
+            self._console.print(f"     [dim]\\[{self._shown}][/dim] {escape(_shortened(hit.passage.shown_text))}")
         if turn.query is None and turn.answer is None:
             self._console.print(f"  [yellow]neither searches nor answers:[/yellow] {escape(turn.text)}")
 
@@ -67,10 +66,6 @@ def show_answer(console: Console, answer: Answer) -> None:
                 f"     [dim]removed citations of passages that were not shown: {answer.removed_citations}[/dim]"
             )
     console.print(f"  [dim]{NOT_ADVICE}[/dim]")
-
-
-def _line(hit: Hit) -> str:
-    return _shortened(hit.passage.shown_text)
 
 
 def _shortened(text: str) -> str:

@@ -14,7 +14,7 @@ from medagent.errors import ConfigError, InputError
 from medagent.evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, read_choice, read_met
 from medagent.evaluation.rubrics.judging import JudgeSettings, RubricReport, judge_rows
 from medagent.evaluation.rubrics.responder import Responder, template_pieces
-from medagent.evaluation.rubrics.rows import Case, Criterion, Labelled, Pair, read_rubric_rows
+from medagent.evaluation.rubrics.rows import Criterion, Labelled, Pair, read_rubric_rows
 from medagent.evaluation.rubrics.scores import agreement, preference, score
 from medagent.protocol import encode
 from tests.evaluation.support import scripted
@@ -70,11 +70,16 @@ def judge(read: str) -> str:
     return f'<think>{{"criteria_met": {str(not met).lower()}}}</think> {{"criteria_met": {str(met).lower()}}}'
 
 
-def run(path: Path, out: Path, *, said: Callable[[str], str] = judge, **settings: Any) -> RubricReport:
-    rows = read_rubric_rows(path)
-    return judge_rows(
-        rows, voice(said), out, JudgeSettings(**settings), responder=voice(replies), identity={"judge": "script"}
-    )
+def run(
+    path: Path,
+    out: Path,
+    *,
+    said: Callable[[str], str] = judge,
+    responder: Responder | None = voice(replies),
+    **settings: Any,
+) -> RubricReport:
+    rows, asked = read_rubric_rows(path), JudgeSettings(**settings)
+    return judge_rows(rows, voice(said), out, asked, responder=responder, identity={"judge": "script"})
 
 
 def test_healthbench_gives_the_score_worked_out_by_hand(tmp_path: Path) -> None:
@@ -257,35 +262,30 @@ def test_bad_rows_are_refused_with_file_and_line(row: dict[str, Any], said: str,
 
 
 def test_cases_need_someone_who_replies(tmp_path: Path) -> None:
-    rows = read_rubric_rows(written(tmp_path / "cases.jsonl", HEALTHBENCH))
-    assert isinstance(rows[0], Case)
     with pytest.raises(ConfigError, match="with --agent"):
-        judge_rows(rows, voice(judge), tmp_path / "out", JudgeSettings(), responder=None, identity={})
+        run(written(tmp_path / "cases.jsonl", HEALTHBENCH), tmp_path / "out", responder=None)
 
 
 def test_an_agent_that_searches_replies_to_cases(tmp_path: Path) -> None:
-    rows = read_rubric_rows(written(tmp_path / "cases.jsonl", HEALTHBENCH))
-    agent = scripted(lambda read, turn: "<answer>See a doctor at once, uric acid</answer>")
-    report = judge_rows(
-        rows, voice(judge), tmp_path / "out", JudgeSettings(), responder=Responder(agent, trained=True), identity={}
-    )
+    agent = Responder(scripted(lambda read, turn: "<answer>See a doctor at once, uric acid</answer>"), trained=True)
+    report = run(written(tmp_path / "cases.jsonl", HEALTHBENCH), tmp_path / "out", responder=agent)
     assert report.scores["all"].value == pytest.approx((0.8 + 1.0) / 2)
 
 
 def test_thoughts_and_empty_replies(tmp_path: Path) -> None:
-    rows = read_rubric_rows(written(tmp_path / "cases.jsonl", HEALTHBENCH))
+    path = written(tmp_path / "cases.jsonl", HEALTHBENCH)
 
     def thinking(read: str) -> str:
         return "<think>take aspirin" if "gout" in read else "<think>take aspirin</think>See a doctor at once."
 
-    report = judge_rows(rows, voice(judge), tmp_path / "out", JudgeSettings(), responder=voice(thinking), identity={})
+    report = run(path, tmp_path / "out", responder=voice(thinking))
     assert report.empty == 1  # it was still thinking at its limit
     assert report.scores["theme:emergency_referrals"].value == 0.8
     assert report.scores["theme:communication"].value == 0.0
     kept = json.loads((tmp_path / "out" / "report.json").read_text())
     assert kept["prompts_sha256"] == PROMPTS_SHA256
-    settings = JudgeSettings(concurrency=1)  # may change when one goes on
-    assert judge_rows(rows, voice(judge), tmp_path / "out", settings, responder=voice(thinking), identity={}) == report
+    # Concurrency may change when a run resumes.
+    assert run(path, tmp_path / "out", responder=voice(thinking), concurrency=1) == report
 
 
 def test_what_is_judged_cannot_speak_for_the_judge() -> None:
