@@ -80,17 +80,12 @@ class RemotePolicy:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage, repr=False)
     _refused: set[str] = field(default_factory=set, repr=False)
-    _tokenizer: PreTrainedTokenizerFast = field(default_factory=byte_tokenizer, repr=False)
+    tokenizer: PreTrainedTokenizerBase = field(default_factory=byte_tokenizer, repr=False)
     _endpoint: Endpoint = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Connect nothing yet."""
         self._endpoint = Endpoint(self.url, self.api_key, self.timeout_s, self.retries, self.backoff_s)
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """See `Policy.tokenizer`: bytes."""
-        return self._tokenizer
 
     def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> RemoteSession:
         """See `Policy.open`. The seed is sent along; the endpoint decides whether to use it."""

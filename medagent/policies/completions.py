@@ -80,12 +80,9 @@ class HttpCompletions:
         if answer.status_code != 200:
             raise self.endpoint.refusal(answer, str(body["model"]))
         try:
-            choice = answer.json()["choices"][0]
+            return dict(answer.json()["choices"][0])
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise PolicyError(f"{self.name}: found {answer.text[:200]!r}, wanted a completion.") from error
-        if not isinstance(choice, dict):
-            raise PolicyError(f"{self.name}: found {answer.text[:200]!r}, wanted a completion.")
-        return choice
 
     def forget(self, dialogue: str) -> None:
         """See `Completions.forget`: the server's own cache decides."""
@@ -141,7 +138,7 @@ class CompletionPolicy:
 
     sources: Sequence[Completions]
     model: str
-    tokenizer_: PreTrainedTokenizerBase
+    tokenizer: PreTrainedTokenizerBase
     seeded: bool = True
     rest_s: float = REST_S
     end_ids: Sequence[int] | None = None
@@ -153,12 +150,7 @@ class CompletionPolicy:
         if not self.sources:
             raise PolicyError("completion endpoints: none given, wanted one or more. Name them.")
         self.replicas = [Replica(source) for source in self.sources]
-        self.end_ids = end_token_ids(self.tokenizer_) if self.end_ids is None else self.end_ids
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """See `Policy.tokenizer`."""
-        return self.tokenizer_
+        self.end_ids = end_token_ids(self.tokenizer) if self.end_ids is None else self.end_ids
 
     def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> CompletionSession:
         """See `Policy.open`."""

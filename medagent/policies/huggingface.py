@@ -50,7 +50,7 @@ class HFPolicy:
         lockstep: bool = True,
         record_routing: bool = False,
     ) -> None:
-        self._model, self._tokenizer, self._lockstep = model, tokenizer, lockstep
+        self.model, self.tokenizer, self._lockstep = model, tokenizer, lockstep
         use_grouped_attention(model)
         self.end_ids = end_token_ids(tokenizer, model)
         sampler = Sampler(model, tokenizer, shape_of(model), keep_views=lockstep)
@@ -62,16 +62,6 @@ class HFPolicy:
         self._lock = Lock()
         self._idle = Condition(self._lock)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="policy")
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The model's tokenizer."""
-        return self._tokenizer
-
-    @property
-    def model(self) -> PreTrainedModel:
-        """The model that samples."""
-        return self._model
 
     def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> HFSession:
         """See `Policy.open`."""
@@ -90,7 +80,7 @@ class HFPolicy:
             if self._open:
                 raise PolicyError(f"{len(self._open)} sessions are open; close them before new weights are loaded.")
             self._idle.wait_for(lambda: not self._running)  # rows of closed sessions end at their next token
-        own = dict(self._model.named_parameters())
+        own = dict(self.model.named_parameters())
         for name, value in weights:
             if name not in own:
                 raise PolicyError(f"weight {name} is not a parameter of the sampling model.")
@@ -99,8 +89,8 @@ class HFPolicy:
     @torch.no_grad()
     def logprobs(self, token_ids: list[int]) -> list[float]:
         """Log-probs of the tokens after the first at temperature 1, in one plain pass."""
-        ids = torch.tensor([token_ids], device=self._model.device)
-        scores = torch.log_softmax(project(self._model, hidden_states(self._model, input_ids=ids, use_cache=False)), -1)
+        ids = torch.tensor([token_ids], device=self.model.device)
+        scores = torch.log_softmax(project(self.model, hidden_states(self.model, input_ids=ids, use_cache=False)), -1)
         found: list[float] = scores[0, :-1].gather(1, ids[0, 1:, None])[:, 0].tolist()
         return found
 

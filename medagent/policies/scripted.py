@@ -17,16 +17,11 @@ class ScriptedPolicy:
     """Writes the turns that `script` returns; log-probs are 0 (every token certain)."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, script: Script) -> None:
-        self._tokenizer, self._script = tokenizer, script
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """See `Policy.tokenizer`."""
-        return self._tokenizer
+        self.tokenizer, self._script = tokenizer, script
 
     def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> ScriptedSession:
         """See `Policy.open`; seed and temperature change nothing."""
-        return ScriptedSession(self._tokenizer, self._script, blocks)
+        return ScriptedSession(self.tokenizer, self._script, blocks)
 
     async def disconnect(self) -> None:
         """See `Policy.disconnect`: there is nothing."""
