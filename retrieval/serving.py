@@ -147,7 +147,11 @@ def make_app(
     async def metrics() -> PlainTextResponse:
         """Counts and waits in Prometheus's text format."""
         stats = batcher.stats
-        values = {"queries_total": stats.num_queries, "batches_total": stats.num_batches, "waiting": batcher.waiting}
+        values: dict[str, float] = {
+            "queries_total": stats.num_queries,
+            "batches_total": stats.num_batches,
+            "waiting": batcher.waiting,
+        }
         values |= {"wait_seconds_p95": stats.metrics()["time/search_p95"]}
         return PlainTextResponse("".join(f"medagent_search_{name} {value}\n" for name, value in values.items()))
 

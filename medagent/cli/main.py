@@ -5,6 +5,7 @@ Functions import what they need when they are called, so `--help` answers at onc
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from errno import EDQUOT, ENOSPC, EROFS
@@ -86,9 +87,9 @@ class CommandParser(ArgumentParser):
         program = self.prog.replace(" [options]", "")
         self.exit(2, f"{program}: {' '.join(message.split())}. See {program} --help.\n")
 
-    def format_help(self) -> str:
+    def format_help(self, formatter: argparse.HelpFormatter | None = None) -> str:
         """The help, with commands written as they are typed."""
-        return super().format_help().replace(" [options] ", " ")
+        return super().format_help(formatter).replace(" [options] ", " ")
 
 
 def overview() -> str:
