@@ -143,7 +143,7 @@ def _check_tools(folder: Path, given: set[str], wanted: set[str]) -> None:
 
 def full_name(name: str) -> str:
     """The name of an agent, with "hf:" before a GGUF file or a hub name. A folder of that path is an agent's."""
-    bare = is_gguf(name) or HUB_NAME.fullmatch(name)
+    bare = not name.startswith("hf:") and (is_gguf(name) or HUB_NAME.fullmatch(name))
     return f"hf:{name}" if bare and not Path(name).is_dir() else name
 
 

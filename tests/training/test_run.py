@@ -74,7 +74,7 @@ def test_the_exported_agent_is_the_trained_one(whole: Path, train_index: Path) -
     assert Path(spec.retriever.index) == train_index  # type: ignore[union-attr]
     agent = load_agent(whole / "agent")
     weights = torch.load(newest_checkpoint(whole), weights_only=True)["state_dict"]
-    name = "roles.peft.base_model.model.model.layers.0.self_attn.q_proj.lora_{}.policy.weight"
+    name = "shared_base.peft.base_model.model.model.layers.0.self_attn.q_proj.lora_{}.policy.weight"
     delta = 2 * weights[name.format("B")] @ weights[name.format("A")]
     assert delta.abs().max() > 1e-4
     base = load_agent(Path(model_path(STARTER)), retriever=agent.retriever)

@@ -205,7 +205,7 @@ def test_a_control_group_limits_the_memory(tmp_path: Path, monkeypatch) -> None:
     assert groups(tmp_path / "2", monkeypatch, "0::/a/b\n", {**inner, **outer}) == 1000 - 500 + 30
     first = {"limit_in_bytes": "900", "usage_in_bytes": "500"}
     first = {f"memory/x/memory.{name}": value for name, value in {**first, "stat": STAT}.items()}
-    assert groups(tmp_path / "1", monkeypatch, "5:cpu:/y\n4:estimate,hugetlb:/x\n", first) == 900 - 500 + 40
+    assert groups(tmp_path / "1", monkeypatch, "5:cpu:/y\n4:memory,hugetlb:/x\n", first) == 900 - 500 + 40
     over = {"memory.max": "100", "memory.current": "500", "memory.stat": STAT}
     assert groups(tmp_path / "over", monkeypatch, "0::/\n", over) == 0
     assert groups(tmp_path / "none", monkeypatch, "0::/\n", {}) == float("inf")
