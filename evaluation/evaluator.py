@@ -60,6 +60,10 @@ class Evaluation:
     usage: Mapping[str, Any]
     limits: Limits
 
+    def __repr__(self) -> str:
+        """The figures that a notebook wants; the records are in the fields."""
+        return f"Evaluation({self.accuracy}, predictions={len(self.predictions)}, modes={list(self.reports)})"
+
     @property
     def accuracy(self) -> Accuracy:
         """The strict accuracy in the first mode, with its 95% interval."""

@@ -27,6 +27,8 @@ class HitCache:
 
     def hits(self, queries: Sequence[str], top_k: int, where: Filter, search: Search) -> list[list[Hit]]:
         """The hits of each query; `search` is called for the unknown ones, each once, by one thread at a time."""
+        if isinstance(queries, str):
+            raise TypeError(f"queries: found the text {queries[:40]!r}, wanted a list of texts. Give [query].")
         with self._lock:
             known = {}
             for query in queries:

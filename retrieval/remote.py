@@ -87,6 +87,8 @@ class RemoteRetriever:
 
     def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
         """Search only the passages that `where` lets through."""
+        if isinstance(queries, str):
+            raise TypeError(f"queries: found the text {queries[:40]!r}, wanted a list of texts. Give [query].")
         wanted = self.where & where
         body = {"queries": list(queries), "top_k": top_k}
         answer = self._post("/search", body if wanted.empty else {**body, "where": str(wanted)})

@@ -166,5 +166,10 @@ def source_named(benchmark: str | Path | BenchmarkSource) -> BenchmarkSource:
     """The source of a benchmark: a packaged name, the path of a class, or a file of your own questions (JSON lines)."""
     if isinstance(benchmark, BenchmarkSource):
         return benchmark
+    if not isinstance(benchmark, str | Path):
+        raise InputError(
+            f"benchmark: found a {type(benchmark).__name__}, wanted a name, a file of questions or a BenchmarkSource. "
+            "Write your questions to a .jsonl file."
+        )
     is_file = isinstance(benchmark, Path) or benchmark.endswith(".jsonl")
     return BenchmarkSource("jsonl", path=str(benchmark)) if is_file else BenchmarkSource(str(benchmark))

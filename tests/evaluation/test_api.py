@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import medagent
-from medagent.errors import ConfigError
+from medagent.errors import ConfigError, InputError
 from medagent.evaluation import BenchmarkSource, compare, evaluate
+from medagent.evaluation.benchmarks.source import source_named
 from tests.evaluation.support import QUESTIONS, lookup, scripted
 
 
@@ -40,3 +41,8 @@ def test_a_loaded_agent_is_measured_and_still_answers(index_folder: Path) -> Non
         assert [report.summary.overall.n for report in found.reports.values()] == [2, 2]
         assert found.settings["agent"] == "loaded agent"
         assert agent.answer("What treats trachoma?").searches is not None
+
+
+def test_questions_in_place_of_a_benchmark_are_refused() -> None:
+    with pytest.raises(InputError, match=r"benchmark: .* \.jsonl"):
+        source_named([])  # type: ignore[arg-type]

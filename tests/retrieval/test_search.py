@@ -210,3 +210,8 @@ def test_search_leaves_the_memory_of_a_gpu_to_torch(tmp_path: Path, monkeypatch:
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import medagent.retrieval.lexical"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
     assert seen.read_text() == "false"
+
+
+def test_a_text_in_place_of_queries_is_refused(retriever) -> None:
+    with pytest.raises(TypeError, match=r"queries: .* Give \[query\]"):
+        retriever.search("gout", top_k=1)
