@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from medagent.retrieval import ingest
 from medagent.retrieval.corpora import file_corpus
 from medagent.retrieval.index import add_to_index, build_index
 from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.store import PassageStore
 from tests.retrieval.support import SMALL, problems
 
 RECORDS, FILES, CALLS = 5_000, 50, 10
@@ -105,3 +107,38 @@ def test_updates_in_any_order_end_in_pubmeds_state(tmp_path: Path) -> None:
     queries = [text for _, text in sorted(year.final.items())[::100]]
     found = [HybridRetriever(str(each)).search(queries, top_k=1) for each in (index, fresh)]
     assert [hits[0].passage.id for hits in found[0]] == [hits[0].passage.id for hits in found[1]]
+
+
+class Killed(BaseException):
+    """What a kill looks like to the code that it ends."""
+
+
+def test_killed_at_ten_moments_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    year, index = Year(tmp_path / "pubmed", seed=1), tmp_path / "index"
+    build_index(file_corpus(year.baseline), index, SMALL)
+    monkeypatch.setattr(ingest, "BATCH", 64)
+    append, moments = PassageStore.append, random.Random(2)
+    kills, left = 0, moments.randint(0, 6)
+
+    def dying(self: PassageStore, *arguments: object, **more: object) -> None:
+        nonlocal kills, left
+        if left == 0 and kills < 10:
+            kills += 1
+            left = moments.randint(0, 9)
+            if kills % 2:
+                append(self, *arguments, **more)  # type: ignore[arg-type]
+            raise Killed
+        left -= 1
+        append(self, *arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PassageStore, "append", dying)
+    for number, files in enumerate(year.calls()):
+        while True:
+            try:
+                apply(index, files, tmp_path / f"call{number}")
+            except Killed:
+                continue
+            break
+    assert kills == 10
+    assert state(index) == year.final
+    assert not problems(index)
