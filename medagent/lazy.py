@@ -13,7 +13,12 @@ def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], 
 
     Use: `__getattr__, __dir__ = lazy(__name__, {"GAE": "medagent.training.advantages"})`. Import the same names below
     `if TYPE_CHECKING:`, so that type checkers see them. A home `PACKAGE.NAME` is the subpackage itself.
+
+    Raises:
+        ImportError: a folder of a checkout is imported by its own name. Its classes would then exist twice.
     """
+    if package.partition(".")[0] != "medagent":
+        raise ImportError(f"{package}: found an import by the folder's name, wanted medagent.{package}.")
 
     def get(name: str) -> Any:
         if name not in homes:

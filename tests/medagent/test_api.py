@@ -19,6 +19,7 @@ from medagent.errors import ConfigError, InputError, PolicyError
 from medagent.evidence.check import EvidenceCheck
 from medagent.policies.scripted import ScriptedPolicy
 from tests.medagent.serving.support import GOUT, Corpus, says
+from tests.support import ROOT
 
 QUESTION = "What is the first-line drug for gout?"
 
@@ -136,3 +137,11 @@ def test_a_bare_hub_name_is_a_model_where_no_folder_has_it(
 def test_ask_takes_a_bare_hub_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ask", "What treats gout?", "--agent", "org/typo"]) == 1
     assert "no such folder" in capsys.readouterr().err
+
+
+def test_a_folder_of_a_checkout_is_not_imported_by_its_own_name() -> None:
+    for name in ("training.module", "retrieval.search", "evaluation.run"):
+        code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {name}"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert f"wanted medagent.{name.partition('.')[0]}." in done.stderr
