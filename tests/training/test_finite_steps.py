@@ -238,6 +238,18 @@ def test_a_checkpoint_keeps_the_count(tmp_path) -> None:
         quiet_trainer(tmp_path, epochs=2).fit(again, loader, ckpt_path=tmp_path / "two.ckpt")
 
 
+@pytest.mark.filterwarnings("ignore:update")
+def test_a_good_step_ends_a_row_of_bad_ones_in_a_checkpoint_too(tmp_path) -> None:
+    module = make_module()
+    good, bad = step_of(module, "abcd"), spoilt(step_of(module, "efgh"), "advantages_BT", math.nan)
+    trainer, _ = fit(module, tmp_path, [bad, bad, good])
+    trainer.save_checkpoint(tmp_path / "good.ckpt")
+    again = make_module()
+    loader = DataLoader(OneBatch([bad, bad, good]), batch_size=None)
+    quiet_trainer(tmp_path, epochs=2).fit(again, loader, ckpt_path=tmp_path / "good.ckpt")
+    assert again.finite_steps.in_iteration == 2
+
+
 def test_all_ranks_decide_alike() -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([{"params": [weight], "name": "policy"}])
