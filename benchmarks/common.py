@@ -1,4 +1,4 @@
-"""What the benchmarks share: the machine's description, which each prints first, and peaks of memory."""
+"""Shared by the benchmarks: the machine's description, which each prints first, and peaks of memory."""
 
 from __future__ import annotations
 

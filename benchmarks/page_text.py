@@ -38,7 +38,7 @@ Counts = dict[str, list[int]]  # found and wanted, by measure
 
 
 def read(documents: Sequence[LabelledDocument], extract: Extractor, folder: Path) -> dict[str, Counts]:
-    """What an extractor reached, by the kind of page and for all of them; a file it cannot read has no text."""
+    """An extractor's score by the kind of page and for all of them; a file it cannot read has no text."""
     kinds: dict[str, Counts] = {}
     for document in documents:
         try:

@@ -3,7 +3,7 @@
 python -m benchmarks.retrieval --bioasq DIR --pubmedqa FILE [--medquad FILE] --json OUT
 
 The reference is plain bm25s with its defaults, and exact dense search over the same vectors. Reciprocal rank fusion (k
-= 60) takes 100 results of each. Ours is `HybridRetriever` on an index with its defaults. What counts as found:
+= 60) takes 100 results of each. Ours is `HybridRetriever` on an index with its defaults. A document counts as found:
 
 - BioASQ: a question's snippets, among all distinct snippets.
 - PubMedQA: the question's abstract, among all abstracts.

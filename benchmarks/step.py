@@ -56,7 +56,7 @@ def matrix_rate(model: str, dtype: torch.dtype, tokens: int = 4096, seconds: flo
 
 
 def run(module: str, *arguments: str, python: str = sys.executable) -> dict[str, Any]:
-    """What a rival printed, after a run in a process of its own."""
+    """The output of a rival, after a run in a process of its own."""
     found = subprocess.run([python, "-m", f"benchmarks.rivals.{module}", *arguments], stdout=subprocess.PIPE)
     if found.returncode:
         raise SystemExit(f"benchmarks.rivals.{module} failed with {found.returncode}; see above.")
@@ -164,7 +164,7 @@ def _print(results: dict[str, list[dict[str, Any]]], rate: float, model: str) ->
 
 
 def _update_seconds(step: dict[str, Any]) -> float:
-    """What a step takes outside sampling: reference, values, and the update."""
+    """The time of a step outside sampling: reference, values, and the update."""
     phases: dict[str, float] = step["phases"]
     return sum(took for phase, took in phases.items() if phase not in SAMPLING)
 

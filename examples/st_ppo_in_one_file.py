@@ -6,8 +6,8 @@ The packaged starter policy learns to search the starter corpus. The weights are
 
     medagent train --config configs/experiments/starter.yaml --config configs/algorithms/st_ppo.yaml
 
-as tests/examples/test_one_file.py shows. There is no trainer, no module hook and no callback. What is imported are
-the agent's loop, the model with its adapters, and pure functions over tensors.
+as tests/examples/test_one_file.py shows. There is no trainer, no module hook and no callback. It imports the
+agent's loop, the model with its adapters, and pure functions over tensors.
 
 Shapes: B rollouts, T tokens. Position t holds what belongs to token t. An action token is one that the policy sampled;
 `mask_BT` is True there, and `turn_ids_BT` names its turn. Elsewhere weights and advantages are 0 and turn ids -1.

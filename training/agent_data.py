@@ -1,4 +1,4 @@
-"""What every kind of training shares: the dialogue's rules, the retriever, and access to the present policy."""
+"""Shared by every kind of training: the dialogue's rules, the retriever, and access to the present policy."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Reduction = Literal["rollout-mean", "token-mean", "rollout-sum"]
 
 
 class _Rows:
-    """What both records can do with their tensors, whose first dimension counts rollouts."""
+    """Operations on tensors whose first dimension counts rollouts."""
 
     token_ids_BT: Tensor
     attention_BT: Tensor

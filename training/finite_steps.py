@@ -107,7 +107,7 @@ class FiniteSteps:
         return in_words(list(dict.fromkeys(named))) if named else "another rank names them"
 
     def state(self) -> int:
-        """What a checkpoint keeps: how many steps in a row were skipped."""
+        """The state for a checkpoint: how many steps in a row were skipped."""
         return self.in_a_row if self.skipped else 0
 
     def restore(self, in_a_row: int) -> None:

@@ -1,4 +1,4 @@
-"""What is logged of an iteration's rollouts: figures of all ranks together, which `reduce` sums."""
+"""Metrics of an iteration's rollouts: figures of all ranks together, which `reduce` sums."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class AgentModule(LightningModule):
         self._began = self._ended = 0.0
 
     def configure_callbacks(self) -> list[Callback]:
-        """What keeps iterations whole. Lightning asks first of all, so wrong settings of the trainer end here."""
+        """The callbacks of every run. Lightning asks for them first, so wrong settings of the trainer end here."""
         check_trainer(self.trainer)
         return default_callbacks()
 
@@ -215,7 +215,7 @@ class AgentModule(LightningModule):
         return batch
 
     def _parts(self, batch: Experience) -> list[Experience]:
-        """What each pass of a step reads: its micro-batches, split at the limit of tokens."""
+        """The rows of each pass of a step: its micro-batches, split at the limit of tokens."""
         parts = []
         for micro_batch in batch.split():
             together_B = micro_batch.groups_B if self.whole_groups else None

@@ -26,7 +26,7 @@ COMMON_CLIP = 0.2  # at which `policy/token_clip_fraction` compares weight level
 
 @dataclass(frozen=True)
 class PolicyLossResult:
-    """What a policy loss makes of a micro-batch; scalars are sums with `loss_weights_BT`, so micro-batches add up."""
+    """The policy loss of a micro-batch; scalars are sums with `loss_weights_BT`, so micro-batches add up."""
 
     objective: Tensor
     """[] J, to maximise, with the policy's gradient."""
@@ -52,7 +52,7 @@ class PolicyTerms:
 
 
 class PolicyLoss(ABC):
-    """What the policy maximises: `model.policy_loss` names a subclass.
+    """The objective that the policy maximises: `model.policy_loss` names a subclass.
 
     `clips`: whether it drops terms. One that does returns their sum as `PolicyLossResult.clipped`.
     """

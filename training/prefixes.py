@@ -42,7 +42,7 @@ class PrefixTree:
     windows: list[int | None] = field(default_factory=list)
     """The window that each layer asked for, in their order."""
     masks: dict[tuple[int, int | None], Tensor | None] = field(default_factory=dict)
-    """What attention needs, for a row and a window; filled when it is asked for, and the same in all layers."""
+    """The inputs of attention, for a row and a window; filled when it is asked for, and the same in all layers."""
 
     @staticmethod
     def of(token_ids_BT: Tensor, attention_BT: Tensor, keys_BT: Tensor | None = None) -> PrefixTree:

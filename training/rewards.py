@@ -74,7 +74,7 @@ class OpenAnswerReward(ABC):
     `abstained`, which is never below `well_formed`: a wrong answer must not pay more than none. A rollout without an
     answer of the required form earns 0, or `well_formed` where that is negative. Success is score 1.
 
-    Citations are no part of an answer. Of ranked answers the first is scored. A multiple-choice question scores 1 for
+    Citations are no part of an answer. The first of ranked answers is scored. A multiple-choice question scores 1 for
     the right option. So data may mix both, and `TurnRewards` takes any of these as its `outcome`.
 
     To score in another way, derive a class with `score`, and with `score_list` for lists.

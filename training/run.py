@@ -56,7 +56,7 @@ RUN_PARTS = (
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What `train` leaves: the run's folder, its agent's folder, and the metrics of each iteration."""
+    """The result of `train`: the run's folder, its agent's folder, and the metrics of each iteration."""
 
     run: Path
     agent: Path

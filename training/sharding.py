@@ -22,7 +22,7 @@ class ShardedBase(DDPStrategy):
 
     Each rank holds an equal part of each layer. A layer is gathered for as long as one pass computes it.
 
-    What is trained is small and stays whole on every rank. So optimizer, clipping, checkpoints and syncs are those
+    The trained parameters are few and stay whole on every rank. So optimizer, clipping, checkpoints and syncs are those
     of DDP. Embeddings and head stay whole too. All ranks must make every pass together. `timeout_s`: how long a rank
     waits for the others.
     """

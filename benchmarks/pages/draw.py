@@ -69,7 +69,7 @@ def one_column(canvas: Canvas, title: str, page: Page, _: int) -> None:
 def columns(
     canvas: Canvas, texts: Sequence[str], y: float, count: int, *, font: str, gutter: float = 18.0, size: float = 9.5
 ) -> list[list[tuple[list[Word], float, float, float]]]:
-    """What stands in each of `count` columns of equal length, justified: words, x, y and width of each line."""
+    """The words of each of `count` columns of equal length, justified: words, x, y and width of each line."""
     width = (INNER - (count - 1) * gutter) / count
     setter = Typesetter(canvas, font, size)
     lines = setter.flowed(texts, width)

@@ -1,4 +1,4 @@
-"""What the labelled pages are read with: the project's reader, and libraries by themselves.
+"""Extractors for the labelled pages: the project's reader, and libraries by themselves.
 
 Each gives a title, empty where it has none, and a text per page. Libraries give the title of the file's metadata.
 pdfplumber, pdfminer.six and PyMuPDF are compared where they are installed.
@@ -37,7 +37,7 @@ def our_reader(path: Path) -> Extracted:
 
 
 def pypdf_plain(path: Path) -> Extracted:
-    """What pypdf (BSD) gives, with hyphens undone and each paragraph in a line."""
+    """The text by pypdf (BSD), with hyphens undone and each paragraph in a line."""
     return _pypdf(path, lambda page: join_wrapped_lines(_HYPHENATED.sub("", page.extract_text())))
 
 
@@ -94,7 +94,7 @@ def mupdf(path: Path) -> Extracted:
 
 
 def trafilatura_text(path: Path) -> Extracted:
-    """What trafilatura (Apache-2.0) gives alone, with tables."""
+    """The text by trafilatura (Apache-2.0) alone, with tables."""
     import trafilatura
 
     raw = path.read_bytes()

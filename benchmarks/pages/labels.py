@@ -21,7 +21,7 @@ _SENTENCES = re.compile(r"(?<=[.?!])\s+(?=[A-ZÀ-Þ\u0370-\u03ff])")
 
 @dataclass(frozen=True)
 class LabelledPage:
-    """What a page's text must hold and must not hold; see pdf.yaml."""
+    """The strings that a page's text must hold and must not hold; see pdf.yaml."""
 
     text: tuple[str, ...]
     anywhere: tuple[str, ...] = ()

@@ -71,7 +71,7 @@ def make_agent(options: argparse.Namespace, given: dict[str, Any], micro_batch: 
     from agilerl.algorithms.ppo_llm import PPO
     from peft import LoraConfig
 
-    # AgileRL's LLM classes need liger-kernel. Where it is installed, they swap the model's norms, rotary embeddings and
+    # AgileRL's LLM classes need liger-kernel. With it, they swap the model's norms, rotary embeddings and
     # MLP for Triton kernels, whatever the device. On a CPU these fail with "0 active drivers". Without the swap the
     # layers stay those of transformers, which compute the same.
     base._apply_liger_kernel_to_instance = lambda **settings: None

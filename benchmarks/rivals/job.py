@@ -68,7 +68,7 @@ class ForcedProtocol(TagProtocol):
 
 @dataclass(frozen=True)
 class StepJob:
-    """What a step does; `forced` turns have as many tokens as the limits allow."""
+    """The work of a step; `forced` turns have as many tokens as the limits allow."""
 
     model: str
     protocol: TurnProtocol
@@ -98,7 +98,7 @@ class StepJob:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What names a job on the command line."""
+    """A job as command-line arguments."""
     parser.add_argument("--job", choices=["forced", "real"], default="forced")
     parser.add_argument("--model", default="smollm2", help="base model; of the job real, an agent's merged folder")
     parser.add_argument("--index", required=True)

@@ -1,4 +1,4 @@
-"""What the code says of its commands, settings and metrics, for the pages that `generate` writes.
+"""Descriptions of commands, settings and metrics, for the pages that `generate` writes.
 
 Options come from the declarations of the commands, settings from the parsers of the training commands, their words
 from docstrings, and the names of metrics from the syntax trees.
@@ -96,7 +96,7 @@ def one_line(text: str | None) -> str:
 
 
 def summary(documented: Any) -> str:
-    """What a docstring says before its arguments, in one line."""
+    """A docstring's text before its arguments, in one line."""
     return one_line((documented.__doc__ or "").split("Args:")[0])
 
 
@@ -107,7 +107,7 @@ def arguments_text(docstring: str | None, names: Iterable[str]) -> dict[str, str
 
 
 def sentences_about(owner: type, name: str) -> str:
-    """What the docstrings of a class say of a setting: its words under "Args:", or the sentences that name it.
+    """A setting's description in the docstrings of its class: its words under "Args:", or the sentences that name it.
 
     A sentence that begins with a quoted value goes on with what the one before it says of a setting.
     """
@@ -208,7 +208,7 @@ def classes_in(hint: Any) -> Iterator[type]:
 
 
 def families_in(hint: Any) -> Iterator[type]:
-    """Of the classes in a type those that others stand for: protocols, bases, and records that may be none or many."""
+    """The classes in a type that others stand for: protocols, bases, and records that may be none or many."""
     records = {part for part in get_args(hint) if get_origin(hint) in (Union, types.UnionType, list)}
     for kind in classes_in(hint):
         lightnings = kind.__module__.startswith("lightning")
@@ -288,7 +288,7 @@ def settings_of(command: str) -> list[Entry]:
 
 
 def nameable(command: str) -> dict[str, list[type]]:
-    """Where a class is wanted -> the project's classes that a YAML can name there, the inner ones of those included."""
+    """A setting that wants a class -> the project's classes that a YAML can name there, inner ones too."""
     found: dict[str, list[type]] = {}
     bases = [base for _, hint, _ in named_settings(parser_of(command)) for base in families_in(hint)]
     while bases:

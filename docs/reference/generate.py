@@ -137,8 +137,8 @@ def metrics_page() -> str:
         where = next((path for found, path in sorted(logged.items()) if describes(name, found)), "")
         lines.append(f"| {code(name)} | {cell(text)} | {where} |")
     intro = (
-        "What a run logs into `logs/version_*/metrics.csv` and TensorBoard. An iteration's rollouts are described with "
-        "its first optimizer step; names under `policy`, `critic` and `kl` are logged at every step."
+        "A run logs these figures into `logs/version_*/metrics.csv` and TensorBoard. Figures of rollouts come with "
+        "an iteration's first optimizer step; names under `policy`, `critic` and `kl` are logged at every step."
     )
     return "\n\n".join([WRITTEN_BY, "# Metrics", intro, "\n".join(lines)]) + "\n"
 

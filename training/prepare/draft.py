@@ -1,4 +1,4 @@
-"""What preparation knows of an iteration's rollouts, and the settings that it follows."""
+"""An iteration's rollouts while they are prepared, and the settings of that."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TruncatedMode = Literal["terminal", "bootstrap", "mask"]
 
 @dataclass(frozen=True)
 class OffPolicy:
-    """What importance weights are taken against, and how old rollouts may be.
+    """The policy that importance weights compare with, and the largest age of rollouts.
 
     `staleness` s: iteration i trains on rollouts of the policy of iteration i - s, as asynchronous systems do. The
     first s + 1 iterations train on those of the start. With `overlap` the rollouts of iteration i + s are sampled

@@ -1,4 +1,4 @@
-"""What training disturbs on purpose, so that an agent learns when to be silent and whom not to obey."""
+"""Noise that training adds to searches, so that an agent learns when to be silent and whom not to obey."""
 
 from __future__ import annotations
 
