@@ -131,7 +131,9 @@ def sentences_about(owner: type, name: str) -> str:
 def command_entries(function: Callable[..., Any]) -> list[Entry]:
     """The rows of a command's options. A group of options has one row per field."""
     hints, parameters = get_type_hints(function), inspect.signature(function).parameters
-    texts = arguments_text(function.__doc__, parameters)
+    texts: dict[str, str] = {}
+    for each in reversed(inspect.getmro(function)) if inspect.isclass(function) else (function,):
+        texts |= arguments_text(each.__doc__, parameters)
     rows: list[Entry] = []
     for name, parameter in parameters.items():
         if is_dataclass(hints[name]):

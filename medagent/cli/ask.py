@@ -1,16 +1,17 @@
-"""`medagent ask` and `medagent chat`: one question at a time, in front of a person."""
+"""The work of `medagent ask` and `medagent chat`: one question at a time, in front of a person."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-from typing import Any
 
 from rich.console import Console
 
 from medagent.agent import Agent
+from medagent.agent_folder import open_agent
 from medagent.api import job_of, question_of
+from medagent.cli.commands.ask import AskCommand, ChatCommand, QuestionOptions
 from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.errors import ConfigError
 from medagent.evidence.answers import Steps, answer_job
@@ -19,13 +20,13 @@ from medagent.models.chat_template import chat_frame
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE
-from medagent.retrieval.filters import NO_FILTER, Filter
+from medagent.retrieval.filters import Filter
 from medagent.serving.rewriting import DATE, ModelRewriter, Rewriter, RuleRewriter
 from medagent.types import Question, Turn
 
 
 def rewriter_of(name: str, *, model: str, policy: Policy) -> Rewriter:
-    """The rewriter of follow-up questions, by the settings of a command: "rules", "agent" or an endpoint's address.
+    """The rewriter of follow-up questions: "rules", "agent" or an endpoint's address.
 
     Raises:
         ConfigError: there is no such rewriter, or the agent's model cannot be one.
@@ -53,63 +54,64 @@ def rewriter_of(name: str, *, model: str, policy: Policy) -> Rewriter:
     return ModelRewriter()
 
 
-async def print_answer(
-    agent: Agent,
-    question: Question,
-    *,
-    temperature: float,
-    console: Console,
-    check: EvidenceCheck,
-    where: Filter = NO_FILTER,
-) -> None:
-    """Roll out one question, printing each turn as it ends, and the answer with the verdict of the evidence."""
-    show_question(console, question)
-    batcher = agent.search_batcher().within(where)
-    printer = TurnPrinter(console, agent.protocol, agent.retriever)
-    job = job_of(question, temperature)
-    show_answer(console, await answer_job(agent, job, check=check, search=batcher, on_turn=printer))
+class _Asking:
+    """An agent with the options by which it is asked in a terminal."""
+
+    def __init__(self, options: QuestionOptions) -> None:
+        self._options, self._where = options, Filter.parse(options.where)
+        self.agent: Agent = open_agent(options.agent, index=options.index, tools=options.tools or [])
+        self._check = EvidenceCheck.over(
+            self.agent.retriever,
+            shown=options.evidence,
+            entailment=options.entailment,
+            emergencies=options.emergencies,
+        )
+
+    def ask(self, question: Question, *, indent: int | None = None) -> None:
+        """Print each turn as it ends and the checked answer, or with --json what POST /v1/answers gives."""
+        agent, console, turns = self.agent, Console(highlight=False), list[Turn]()
+        if not self._options.json:
+            show_question(console, question)
+        answering = answer_job(
+            agent,
+            job_of(question, self._options.temperature),
+            check=self._check,
+            search=agent.search_batcher().within(self._where),
+            on_turn=turns.append if self._options.json else TurnPrinter(console, agent.protocol, agent.retriever),
+        )
+        answer = asyncio.run(answering)
+        if not self._options.json:
+            show_answer(console, answer)
+            return
+        tell = Steps(agent.protocol, agent.retriever)
+        found = {"question": question.text, "turns": [tell(turn) for turn in turns], "answer": answer.to_json()}
+        print(json.dumps(found, indent=indent), flush=True)
 
 
-async def answer_as_json(
-    agent: Agent, question: Question, *, temperature: float, check: EvidenceCheck, where: Filter = NO_FILTER
-) -> dict[str, Any]:
-    """The JSON of POST /v1/answers: the turns' events and the checked answer."""
-    batcher = agent.search_batcher().within(where)
-    turns, job = list[Turn](), job_of(question, temperature)
-    answer = await answer_job(agent, job, check=check, search=batcher, on_turn=turns.append)
-    tell = Steps(agent.protocol, agent.retriever)
-    return {"question": question.text, "turns": [tell(turn) for turn in turns], "answer": answer.to_json()}
+def ask(command: AskCommand) -> None:
+    """Ask one question."""
+    question = question_of(command.question, command.options or ())
+    _Asking(command).ask(question, indent=2)
 
 
-def chat_loop(
-    agent: Agent,
-    *,
-    temperature: float,
-    as_json: bool,
-    check: EvidenceCheck,
-    where: Filter = NO_FILTER,
-    rewriter: Rewriter = RuleRewriter(),
-) -> None:
-    """Ask until an empty line or the end of input. `as_json` prints one JSON line per question and no prompt.
+def chat(command: ChatCommand) -> None:
+    """Ask until an empty line or the end of input.
 
     A question that leaves something unsaid takes it from those before it (`medagent.serving.rewriting`).
     """
-    console = Console(highlight=False, quiet=as_json)
+    asking = _Asking(command)
+    policy = asking.agent.policy
+    rewriter = rewriter_of(command.rewriter, model=command.rewriter_model, policy=policy)
+    console = Console(highlight=False, quiet=command.json)
     console.print(f"Ask a medical question; an empty line ends. [dim]{NOT_ADVICE}[/dim]")
     before: list[str] = []
     while True:
         try:
-            text = input() if as_json else console.input("\n[bold]> [/bold]")
+            text = input() if command.json else console.input("\n[bold]> [/bold]")
         except EOFError:
             return
         if not text.strip():
             return
-        question = question_of(asyncio.run(rewriter([*before, text.strip()], agent.policy)))
+        question = question_of(asyncio.run(rewriter([*before, text.strip()], policy)))
         before = [question.text]
-        if as_json:
-            found = answer_as_json(agent, question, temperature=temperature, check=check, where=where)
-            print(json.dumps(asyncio.run(found)), flush=True)
-        else:
-            asyncio.run(
-                print_answer(agent, question, temperature=temperature, console=console, check=check, where=where)
-            )
+        asking.ask(question)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, auto_cli
 
-from medagent.cli.commands.ask import ASK_COMMANDS, refuse_renamed
+from medagent.cli.commands.ask import ASK_COMMANDS
 from medagent.cli.commands.evaluate import EVALUATION_COMMANDS
 from medagent.cli.commands.index import INDEX_COMMANDS, search
 from medagent.cli.commands.questions import QUESTION_COMMANDS
@@ -130,18 +130,19 @@ def main(argv: list[str] | None = None) -> int:
         sys.path.append(str(Path.cwd()))  # where classes of one's own lie, which options, a YAML or an agent name
     try:
         arguments = with_config_paths(sys.argv[1:] if argv is None else argv)
-        refuse_renamed(arguments)
         command, given = arguments[:1], arguments[1:]
         if not command or command[0] in HELP:
             print(overview())
         elif command[0] not in CONFIGURED:
-            auto_cli(
+            chosen = auto_cli(
                 COMMANDS,
                 args=with_flags_said(arguments),
                 prog="medagent",
                 as_positional=True,
                 parser_class=CommandParser,
             )
+            if callable(chosen):  # a command that is a record of its options
+                chosen()
         elif any(each in HELP for each in given):
             print(settings_help(command[0]))
         else:

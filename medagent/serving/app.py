@@ -36,11 +36,10 @@ from medagent.serving.responses import (
 )
 from medagent.serving.rewriting import Rewriter, RuleRewriter
 from medagent.serving.schemas import ERRORS, AnswerRequest, AnswersShape, CompletionShape, answers_with
-from medagent.serving.settings import AdmissionLimits
+from medagent.serving.settings import LOOPBACK, AdmissionLimits
 from medagent.types import Question
 
 log = logging.getLogger("medagent.serving")
-LOOPBACK = ("localhost", "127.0.0.1")
 
 
 def make_app(

@@ -7,6 +7,7 @@ from typing import Literal
 
 from medagent.errors import ConfigError
 
+LOOPBACK = ("localhost", "127.0.0.1")
 EngineName = Literal["in_process", "vllm", "servers"]
 """The engine that samples the turns."""
 

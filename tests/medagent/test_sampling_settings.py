@@ -36,7 +36,7 @@ def policy(monkeypatch: pytest.MonkeyPatch) -> RecordingPolicy:
     def open_agent(*_: Any, **__: Any) -> Agent:
         return Agent(made, NoRetriever(), TagProtocol(), ROOMY)
 
-    for place in ("medagent.agent_folder", "medagent.evaluation.evaluator", "medagent.training.sft.dialogues"):
+    for place in ("medagent.cli.ask", "medagent.evaluation.evaluator", "medagent.training.sft.dialogues"):
         monkeypatch.setattr(f"{place}.open_agent", open_agent)
     return made
 

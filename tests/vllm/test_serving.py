@@ -12,7 +12,9 @@ import pytest
 
 from medagent.agent_folder import save_agent
 from medagent.agent_spec import read_spec
-from medagent.cli.serve import Settings, app_of, engine_named
+from medagent.cli.commands.ask import ServeCommand
+from medagent.cli.serve import app_of
+from medagent.engines.in_process import InProcessEngine
 from medagent.engines.vllm import VllmEngine
 from medagent.models.base_models import STARTER, model_path
 from tests.medagent.serving.support import served, soon
@@ -40,12 +42,10 @@ def test_vllm_serves_what_the_process_serves_and_a_new_export_arrives(tmp_path: 
     perturb(module)
     save_agent(folder, spec, module.tokenizer)
     module.shared_base.save_policy(folder / "adapter")
-    common: Any = {"index": str(index_folder), "model": "", "tools": []}
-    here = answers(
-        app_of(str(folder), engine=engine_named("in_process"), settings=Settings(poll_interval_s=0), **common)
-    )
+    still = ServeCommand(agent=str(folder), index=str(index_folder), poll_interval_s=0)
+    here = answers(app_of(still, InProcessEngine()))
     with closing(VllmEngine()) as engine:
-        app = app_of(str(folder), engine=engine, settings=Settings(poll_interval_s=0.2), **common)
+        app = app_of(replace(still, poll_interval_s=0.2), engine)
         with served(app) as url, httpx.Client(timeout=120) as client:
             for wanted, question in zip(here, QUESTIONS, strict=True):
                 found = answer(client, url, question)
@@ -56,9 +56,7 @@ def test_vllm_serves_what_the_process_serves_and_a_new_export_arrives(tmp_path: 
             module.shared_base.save_policy(folder / "adapter")
             soon(lambda: app.state.admission.replaced == 1, within_s=60)
             after = answer(client, url, QUESTIONS[0])
-    again = answers(
-        app_of(str(folder), engine=engine_named("in_process"), settings=Settings(poll_interval_s=0), **common)
-    )[0]
+    again = answers(app_of(still, InProcessEngine()))[0]
     assert after["answer"]["text"] == again["answer"]["text"]
     assert after["answer"]["logprob"] == pytest.approx(again["answer"]["logprob"], abs=1e-3)
     assert again["answer"]["logprob"] != pytest.approx(here[0]["answer"]["logprob"], abs=1e-3)

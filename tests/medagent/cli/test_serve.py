@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from medagent.cli.main import main
-from medagent.cli.serve import Settings, app_of, engine_named
+from medagent.cli.commands.ask import ServeCommand
+from medagent.cli.serve import app_of, engine_of
 from medagent.errors import ConfigError, InputError
 from medagent.serving.background import trim_memory
 from medagent.serving.middleware import digest, read_api_key_hashes
@@ -19,7 +19,7 @@ from medagent.serving.settings import AdmissionLimits
 
 def test_wrong_settings_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"others could reach the agent.*--auth.api_key_hashes"):
-        Settings(host="0.0.0.0")
+        ServeCommand(host="0.0.0.0")
     (tmp_path / "tokens").write_text(f"{digest('a')} ward 3\nplain\n")
     with pytest.raises(ConfigError, match="found 1 of 2 lines"):
         read_api_key_hashes(tmp_path / "tokens")
@@ -28,19 +28,18 @@ def test_wrong_settings_are_refused_before_anything_is_loaded(tmp_path: Path) ->
     (tmp_path / "examples").write_text('{"question": ""}')
     with pytest.raises(ConfigError, match=r"examples .*cannot be read"):
         read_examples(tmp_path / "examples")
-    with pytest.raises(ConfigError, match="0 servers"):
-        engine_named("servers")
-    with pytest.raises(ConfigError, match="1 servers"):
-        engine_named("vllm", servers=["http://a/v1"])
-    with pytest.raises(ConfigError, match="Give --engine vllm"):
-        engine_named("in_process", vllm={"gpu_memory": 0.5})
-    with pytest.raises(ConfigError, match="gpu_memory"):
-        engine_named("vllm", vllm={"gpus": 2})
-    with pytest.raises(ConfigError, match="--model"):
-        engine_named("servers", servers=["http://a/v1"])
-    elsewhere = engine_named("servers", servers=["http://a/v1"], model="m")
+    for given, wanted in (
+        ({"engine": "servers"}, "0 servers"),
+        ({"engine": "vllm", "servers": ["http://a/v1"]}, "1 servers"),
+        ({"vllm": {"gpu_memory": 0.5}}, "Give --engine vllm"),
+        ({"engine": "vllm", "vllm": {"gpus": 2}}, "gpu_memory"),
+        ({"engine": "servers", "servers": ["http://a/v1"]}, "--model"),
+    ):
+        with pytest.raises(ConfigError, match=wanted):
+            engine_of(ServeCommand(**given))
+    elsewhere = ServeCommand(agent="starter", index="none", engine="servers", servers=["http://a/v1"], model="m")
     with pytest.raises(InputError, match="exported agent"):
-        app_of("starter", index="none", model="", tools=[], engine=elsewhere, settings=Settings())
+        app_of(elsewhere, engine_of(elsewhere))
 
 
 def test_memory_is_trimmed_where_glibc_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,9 +51,3 @@ def test_memory_is_trimmed_where_glibc_is(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(TimeoutError):
         asyncio.run(asyncio.wait_for(trim_memory(0.01), 0.5))
     assert len(trimmed) > 1
-
-
-def test_an_option_by_its_former_name_is_refused_with_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
-    for line, new in (("serve --tokens x", "--auth.api_key_hashes"), ("evaluate --ask=plain", "--prompting")):
-        assert main(line.split()) == 1
-        assert new in capsys.readouterr().err

@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from medagent.cli.serve import Settings, app_of, engine_named
+from medagent.cli.commands.ask import ServeCommand
+from medagent.cli.serve import app_of, engine_of
 from medagent.models.base_models import STARTER, model_path
 from tests.fake_vllm import FakeVllm
 from tests.medagent.serving.support import served
@@ -26,12 +27,13 @@ def answer(url: str) -> httpx.Response:
 
 def test_servers_elsewhere_give_the_answers_of_the_weights_here(index_folder: Path) -> None:
     folder = model_path(STARTER)
-    common: Any = {"index": str(index_folder), "model": "", "tools": [], "settings": Settings(poll_interval_s=0)}
-    with served(app_of(folder, engine=engine_named("in_process"), **common)) as url:
+    common: Any = {"agent": folder, "index": str(index_folder), "poll_interval_s": 0}
+    inside = ServeCommand(**common)
+    with served(app_of(inside, engine_of(inside))) as url:
         here = answer(url).json()
     with closing(FakeVllm("policy")) as fake:
-        elsewhere = engine_named("servers", servers=[f"{fake.url}/v1"], model="policy")
-        with served(app_of(folder, engine=elsewhere, **common)) as url:
+        elsewhere = ServeCommand(engine="servers", servers=[f"{fake.url}/v1"], model="policy", **common)
+        with served(app_of(elsewhere, engine_of(elsewhere))) as url:
             found = answer(url).json()
             assert found["turns"] == here["turns"]
             assert found["answer"]["text"] == here["answer"]["text"]

@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from medagent.cli.serve import Settings, app_of, engine_named
+from medagent.cli.commands.ask import ServeCommand
+from medagent.cli.serve import app_of, engine_of
 from medagent.models.base_models import STARTER, model_path
 from tests.medagent.serving.support import served, soon
 
@@ -25,11 +26,9 @@ def test_a_new_export_takes_the_next_questions_and_a_damaged_one_does_not(
     folder = tmp_path / "agent"
     shutil.copytree(model_path(STARTER), folder)
     row = json.loads((folder / "agent.json").read_text())
-    engine = engine_named("in_process")
     (folder / "examples.jsonl").write_text('{"question": "What treats gout?"}\n')
-    app = app_of(
-        str(folder), index=str(index_folder), model="", tools=[], engine=engine, settings=Settings(poll_interval_s=0.05)
-    )
+    command = ServeCommand(agent=str(folder), index=str(index_folder), poll_interval_s=0.05)
+    app = app_of(command, engine_of(command))
 
     def ask(client: httpx.Client) -> Any:
         found = client.post("/v1/answers", json={"question": "What is the first-line drug for gout?"})
