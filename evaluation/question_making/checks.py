@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 
-from medagent.evaluation.question_making.drafts import Draft
+from medagent.evaluation.question_making.drafts import Candidate, Draft
 from medagent.evaluation.question_making.statistics import CorpusStatistics
 from medagent.evaluation.question_making.text import tidy, words_of
 from medagent.retrieval.chunking import split_sentences
@@ -37,22 +36,13 @@ NOT_FOUND = "search does not find the passage"
 FITS_ANOTHER = "another passage fits as well and has another answer"
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The result of a search: why the question is dropped, or the ids that answer it and all the ids found."""
-
-    reason: str = ""
-    gold_ids: tuple[str, ...] = ()
-    hit_ids: tuple[str, ...] = ()
-
-
 class Checks:
     """The checks of one index."""
 
     def __init__(self, statistics: CorpusStatistics) -> None:
         self._statistics, self._analyser = statistics, statistics.analyser
         self._unit = math.log(statistics.passages + 1)
-        self._known: OrderedDict[str, list[tuple[str, frozenset[str]]]] = OrderedDict()
+        self._sentences_of = lru_cache(CACHED)(self._split)
 
     def before_search(self, draft: Draft, passage: Passage) -> str:
         """Why the draft is dropped, by its words alone."""
@@ -65,27 +55,35 @@ class Checks:
         least = LEAST_OF.get(draft.kind, LEAST_INFORMATION)
         return TOO_VAGUE if self._statistics.information(draft.question) < least * self._unit else ""
 
-    def after_search(self, draft: Draft, passage: Passage, hits: Sequence[Hit]) -> Finding:
-        """Whether search finds the passage, or one with the same sentence, and no other that fits as well.
+    def after_search(self, draft: Draft, passage: Passage, hits: Sequence[Hit]) -> Candidate | str:
+        """The candidate, or why the draft is dropped.
+
+        Search must find the passage, or one with the same sentence, and no other that fits as well.
 
         Another one fits where one of its sentences holds the question's words, to `SAME_FIT` of their idf, and
         something that could be an answer. None of the right answers stands in it.
         """
         sentence = " ".join(draft.sentence.split())
-        ids = tuple(hit.passage.id for hit in hits)
         gold = [hit.passage.id for hit in hits if hit.passage.id == passage.id or sentence in tidy(hit.passage.text)]
         if not gold:
-            return Finding(NOT_FOUND)
+            return NOT_FOUND
         weights = {token: self._statistics.idf(token) for token in set(self._analyser.tokens(draft.question))}
         wanted = SAME_FIT * sum(weights.values())
         for hit in hits:
             if hit.passage.id in gold or any(holds(hit.passage.indexed_text, answer) for answer in draft.answers):
                 continue
-            for other, tokens in self._sentences_of(hit.passage):
+            for other, tokens in self._sentences_of(hit.passage.title, hit.passage.text):
                 fit = sum(weight for token, weight in weights.items() if token in tokens)
                 if fit >= wanted and self._could_answer(other, tokens, draft):
-                    return Finding(FITS_ANOTHER)
-        return Finding("", tuple(dict.fromkeys(gold)), ids)
+                    return FITS_ANOTHER
+        return Candidate(
+            **vars(draft),
+            title=passage.title,
+            source=passage.source,
+            licence=passage.licence,
+            gold_ids=tuple(sorted(dict.fromkeys(gold), key=lambda id_: id_ != passage.id)),
+            hit_ids=tuple(hit.passage.id for hit in hits),
+        )
 
     def _could_answer(self, sentence: str, tokens: frozenset[str], draft: Draft) -> bool:
         """Whether a sentence holds words of the answer's form that the question lacks: figures, capitals, or others."""
@@ -123,17 +121,10 @@ class Checks:
     def _general(self, token: str) -> bool:
         return self._statistics.share(token) > GENERAL_SHARE
 
-    def _sentences_of(self, passage: Passage) -> list[tuple[str, frozenset[str]]]:
+    def _split(self, title: str, text: str) -> list[tuple[str, frozenset[str]]]:
         """The sentences of a passage, each with its tokens and those of the title."""
-        if passage.id in self._known:
-            self._known.move_to_end(passage.id)
-            return self._known[passage.id]
-        title = frozenset(self._analyser.tokens(passage.title))
-        found = [(each, title.union(self._analyser.tokens(each))) for each in split_sentences(passage.text)]
-        self._known[passage.id] = found
-        while len(self._known) > CACHED:
-            self._known.popitem(last=False)
-        return found
+        shared = frozenset(self._analyser.tokens(title))
+        return [(each, shared.union(self._analyser.tokens(each))) for each in split_sentences(text)]
 
 
 def holds(text: str, answer: str) -> bool:

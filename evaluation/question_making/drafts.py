@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from medagent.retrieval.passages import Passage
-
-DraftKind = Literal["definition", "name"]
 
 
 @dataclass(frozen=True)
@@ -18,35 +16,27 @@ class Draft:
     `family` names what the answer is, such as "gene" or "disorder": options come from one family.
     """
 
-    kind: DraftKind
+    kind: Literal["definition", "name"]
     family: str
     question: str
     answers: tuple[str, ...]
     sentence: str
 
 
-class Maker(Protocol):
-    """Makes drafts from passages: `rules.RuleMaker` by rules, another one perhaps by a model."""
-
-    def __call__(self, passages: Iterable[Passage]) -> Iterator[tuple[Draft, Passage]]:
-        """Yield each draft with its passage, in the order of the passages."""
-        ...
+# Yields each draft with its passage, in the order of the passages: `rules.rule_drafts`, or another one.
+Maker = Callable[[Iterable[Passage]], Iterator[tuple[Draft, Passage]]]
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A question that passed the checks, with its answers, its passage's ids, and what search found for it.
+class Candidate(Draft):
+    """A draft that passed the checks, with its passage's origin and the ids of the passages that search found.
 
-    `gold_ids` are passages with the sentence, the question's own first.
+    `gold_ids` are passages with the sentence, the draft's own first. Open questions have no `options`.
     """
 
-    kind: str
-    family: str
-    question: str
-    answers: tuple[str, ...]
-    sentence: str
     title: str
     source: str
     licence: str
     gold_ids: tuple[str, ...]
     hit_ids: tuple[str, ...]
+    options: tuple[str, ...] = ()

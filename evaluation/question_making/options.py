@@ -10,28 +10,18 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from medagent.evaluation.question_making.checks import holds
 from medagent.evaluation.question_making.drafts import Candidate
 from medagent.evaluation.question_making.selection import normal
 from medagent.evaluation.question_making.statistics import CorpusStatistics
 from medagent.evaluation.question_making.text import words_of
-from medagent.types import LETTERS
 
 TOO_FEW = "too few options of its kind"
 MOST_FREQUENT = "its answer is by far the most frequent option"
 DRAWN = 60  # answers looked at for one option
 FREQUENT = 3.0  # times the others' largest count from which the answer stands out
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A question with its options in order; `letter` names the right one."""
-
-    candidate: Candidate
-    options: tuple[str, ...]
-    letter: str
 
 
 def with_options(
@@ -41,7 +31,7 @@ def with_options(
     statistics: CorpusStatistics,
     texts_of: Callable[[Sequence[str]], str],
     seed: int,
-) -> tuple[list[Choice], Counter[str]]:
+) -> tuple[list[Candidate], Counter[str]]:
     """The candidates that get `size` options, and how many do not for which reason.
 
     `texts_of` gives the text of passages by their ids.
@@ -50,7 +40,7 @@ def with_options(
     for each in candidates:
         pools[each.family].append(each.answers[0])
     often = Counter(normal(each.answers[0]) for each in candidates)
-    choices: list[Choice] = []
+    choices: list[Candidate] = []
     counts: Counter[str] = Counter()
     for each in candidates:
         chance = random.Random(f"{seed}\n{each.question}")
@@ -62,7 +52,7 @@ def with_options(
         else:
             options = [each.answers[0], *others]
             chance.shuffle(options)
-            choices.append(Choice(each, tuple(options), LETTERS[options.index(each.answers[0])]))
+            choices.append(replace(each, options=tuple(options)))
     return choices, counts
 
 

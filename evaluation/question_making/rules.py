@@ -6,7 +6,7 @@ A rule turns one sentence into a question whose answer is a span of it. It refus
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from medagent.evaluation.question_making.drafts import Draft
@@ -54,9 +54,6 @@ class Source:
         if self.title.lower() in self.statistics.topics and is_term(self.title, longest=8):
             return _THIS.sub(lambda _: self.title[:1].upper() + self.title[1:], plain)
         return plain
-
-
-Rule = Callable[[Source], Iterator[Draft]]
 
 
 def named(phrase: str) -> tuple[str, tuple[str, ...]]:
@@ -189,33 +186,17 @@ def abbreviations(source: Source) -> Iterator[Draft]:
             or long.startswith("the ")
         ):
             continue
+        answer = source.statistics.inside(long) if source.sentence.startswith(long) else long
         question = f"What does the abbreviation {short} stand for?"
-        yield Draft(
-            "name",
-            "abbreviation",
-            question,
-            (source.statistics.inside(long) if source.sentence.startswith(long) else long,),
-            source.sentence,
-        )
+        yield Draft("name", "abbreviation", question, (answer,), source.sentence)
 
 
-RULES: tuple[Rule, ...] = (definitions, abbreviations)
-
-
-@dataclass(frozen=True)
-class RuleMaker:
-    """Makes questions of passages by rules; see `drafts.Maker`."""
-
-    statistics: CorpusStatistics
-    rules: tuple[Rule, ...] = RULES
-
-    def __call__(self, passages: Iterable[Passage]) -> Iterator[tuple[Draft, Passage]]:
-        """Offer each usable sentence to the rules, in order."""
-        for passage in passages:
-            for sentence in usable_sentences(passage.text):
-                if self.statistics.broken(sentence):
-                    continue
-                source = Source(sentence, passage.title, self.statistics)
-                for rule in self.rules:
+def rule_drafts(passages: Iterable[Passage], statistics: CorpusStatistics) -> Iterator[tuple[Draft, Passage]]:
+    """Offer each usable sentence to the rules, in order; see `drafts.Maker`."""
+    for passage in passages:
+        for sentence in usable_sentences(passage.text):
+            if not statistics.broken(sentence):
+                source = Source(sentence, passage.title, statistics)
+                for rule in (definitions, abbreviations):
                     for draft in rule(source):
                         yield draft, passage

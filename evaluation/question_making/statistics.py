@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from medagent.evaluation.question_making.text import is_term, usable_sentences, words_of
@@ -46,14 +46,6 @@ class CorpusStatistics:
     inside_capital: Counter[str] = field(default_factory=Counter)
     topics: dict[str, str] = field(default_factory=dict)
     expansions: dict[str, Counter[str]] = field(default_factory=dict)
-
-    @staticmethod
-    def of(passages: Iterable[Passage]) -> CorpusStatistics:
-        """Count over passages, which may be a stream."""
-        counts = CorpusStatistics()
-        for passage in passages:
-            counts.add(passage)
-        return counts
 
     def add(self, passage: Passage) -> None:
         """Count one passage."""

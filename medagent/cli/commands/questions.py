@@ -1,4 +1,4 @@
-"""The commands about questions made from an index: `medagent questions ...`."""
+"""The command that makes questions from an index: `medagent questions make`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ def questions_make(
     top_k: int = 10,
     per_answer: int = 50,
     limit: int = 0,
-    sample: int = 100,
     seed: int = 0,
     without: list[str] | None = None,
 ) -> None:
@@ -28,29 +27,16 @@ def questions_make(
         top_k: Search with the question as query must find its passage among this many.
         per_answer: Most questions with one answer.
         limit: Most questions, drawn by the seed; 0 takes all.
-        sample: Size of a sample for a person to label. It is written to OUT's name with .sample.jsonl.
-        seed: Seed of the order, the options and the sample.
+        seed: Seed of the order and the options.
         without: Benchmarks whose questions are left out, as '[bioasq:FILE, medqa:FILE, mine.jsonl]'.
     """
     from medagent.cli.questions import make_with_progress
     from medagent.evaluation.question_making.making import Making
 
-    make_with_progress(index, Path(out), Making(top_k, per_answer, options, limit, sample, seed), without or [])
-
-
-def questions_rate(sample: str) -> None:
-    """Print which shares of a labelled sample are well-formed and answered by their passage.
-
-    Args:
-        sample: JSON lines with well_formed and answered, each true, false or null.
-    """
-    from medagent.cli.questions import print_ratings
-
-    print_ratings(Path(sample))
+    make_with_progress(index, Path(out), Making(top_k, per_answer, options, limit, seed), without or [])
 
 
 QUESTION_COMMANDS: dict[str, Any] = {
-    "_help": "Make questions from an index, and rate a sample of them.",
+    "_help": "Make questions from an index.",
     "make": questions_make,
-    "rate": questions_rate,
 }

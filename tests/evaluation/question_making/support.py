@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from medagent.evaluation.question_making.drafts import Candidate, Draft
-from medagent.evaluation.question_making.rules import Rule, Source
+from medagent.evaluation.question_making.rules import Source
 from medagent.evaluation.question_making.statistics import CorpusStatistics
 from medagent.retrieval.passages import Hit, Passage
 
@@ -39,10 +39,19 @@ PASSAGES = [Passage.make(title, text, "Primer", id=f"f{number}") for number, (ti
 
 
 def counted(passages: Iterable[Passage] = PASSAGES) -> CorpusStatistics:
-    return CorpusStatistics.of(passages)
+    statistics = CorpusStatistics()
+    for passage in passages:
+        statistics.add(passage)
+    return statistics
 
 
-def drafts(rule: Rule, sentence: str, *, title: str = "", statistics: CorpusStatistics | None = None):
+def drafts(
+    rule: Callable[[Source], Iterator[Draft]],
+    sentence: str,
+    *,
+    title: str = "",
+    statistics: CorpusStatistics | None = None,
+):
     """(question, answers) of a rule."""
     source = Source(sentence, title, statistics or counted())
     return [(draft.question, draft.answers) for draft in rule(source)]

@@ -1,4 +1,4 @@
-"""Which drafts are kept, and how made questions are chosen, given options, written and rated."""
+"""Which drafts are kept, and how made questions are chosen, given options and written."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from medagent.errors import InputError
 from medagent.evaluation.benchmarks import JsonlBenchmark
 from medagent.evaluation.question_making import checks
 from medagent.evaluation.question_making.checks import Checks, holds
-from medagent.evaluation.question_making.options import TOO_FEW, Choice, with_options
-from medagent.evaluation.question_making.output import lines_of, question_row, read_ratings, sample_rows
+from medagent.evaluation.question_making.making import question_row
+from medagent.evaluation.question_making.options import TOO_FEW, with_options
 from medagent.evaluation.question_making.selection import (
     CONFLICT,
     IN_BENCHMARK,
@@ -39,19 +36,17 @@ def test_an_answer_stands_in_its_passage_word_for_word_in_any_case() -> None:
     assert checked.before_search(draft(ASKED, "HRAS"), GENE) == ""
 
 
-@pytest.mark.parametrize(
-    ("question", "answer", "wanted"),
-    [
+def test_a_question_must_not_give_its_answer_away() -> None:
+    filler = [Passage.make(f"t{i}", f"A text number{i} without them.") for i in range(100)]
+    checked = Checks(counted(filler))
+    for question, answer, wanted in (
         ("Which protein is one of 21 connexin proteins?", "connexin 43", True),
         ("Which protein is filtered and released (myoglobinuria)?", "myoglobin", True),
         ("What causes breast pain?", "breast cancer", True),
         ("What is the inheritance pattern of it?", "autosomal dominant", False),
         ("What lowers blood sugar?", "insulin", False),
-    ],
-)
-def test_a_question_must_not_give_its_answer_away(question: str, answer: str, wanted: bool) -> None:
-    filler = [Passage.make(f"t{i}", f"A text number{i} without them.") for i in range(100)]
-    assert Checks(counted(filler)).gives_away(question, [answer]) is wanted
+    ):
+        assert checked.gives_away(question, [answer]) is wanted, question
 
 
 def test_a_word_of_many_passages_is_no_hint() -> None:
@@ -71,25 +66,24 @@ def test_search_must_find_the_passage_or_one_with_its_sentence() -> None:
     checked = Checks(counted())
     made = draft(ASKED, "HRAS", sentence="Mutations in the HRAS gene cause Costello syndrome.")
     copy = Passage.make("Another page", f"Before it. {GENE.text}", id="copy")
-    assert checked.after_search(made, GENE, [Hit(PASSAGES[3], 1.0)]).reason == checks.NOT_FOUND
-    assert checked.after_search(made, GENE, []).reason == checks.NOT_FOUND
+    assert checked.after_search(made, GENE, [Hit(PASSAGES[3], 1.0)]) == checks.NOT_FOUND
+    assert checked.after_search(made, GENE, []) == checks.NOT_FOUND
     found = checked.after_search(made, GENE, [Hit(PASSAGES[3], 2.0), Hit(copy, 1.0), Hit(GENE, 0.5)])
-    assert (found.reason, found.gold_ids, found.hit_ids) == ("", ("copy", GENE.id), (PASSAGES[3].id, "copy", GENE.id))
+    assert (found.gold_ids, found.hit_ids) == ((GENE.id, "copy"), (PASSAGES[3].id, "copy", GENE.id))
+    assert (found.question, found.source) == (ASKED, "Primer")
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("Mutations in the BRAF gene cause Costello syndrome.", checks.FITS_ANOTHER),
-        ("Mutations in a gene cause Costello syndrome.", ""),  # it names none
-        ("Mutations in HRAS, a gene, cause Costello syndrome.", ""),  # the same answer
-        ("Mutations in the BRAF gene cause Noonan disease.", ""),
-    ],
-)
-def test_a_passage_that_fits_as_well_makes_the_question_ambiguous(text: str, reason: str) -> None:
+def test_a_passage_that_fits_as_well_makes_the_question_ambiguous() -> None:
     made = draft(ASKED, "HRAS", sentence="Mutations in the HRAS gene cause Costello syndrome.")
-    other = Passage.make("Elsewhere", text, id="other")
-    assert Checks(counted()).after_search(made, GENE, [Hit(GENE, 1.0), Hit(other, 0.5)]).reason == reason
+    for text, dropped in (
+        ("Mutations in the BRAF gene cause Costello syndrome.", True),
+        ("Mutations in a gene cause Costello syndrome.", False),  # it names none
+        ("Mutations in HRAS, a gene, cause Costello syndrome.", False),  # the same answer
+        ("Mutations in the BRAF gene cause Noonan disease.", False),
+    ):
+        other = Passage.make("Elsewhere", text, id="other")
+        found = Checks(counted()).after_search(made, GENE, [Hit(GENE, 1.0), Hit(other, 0.5)])
+        assert (found == checks.FITS_ANOTHER) == dropped, text
 
 
 # Choosing.
@@ -153,10 +147,8 @@ def test_options_are_of_one_kind_and_none_stands_in_what_search_finds() -> None:
     assert not counts
     for choice in choices:
         assert len(set(choice.options)) == 4
-        assert choice.options["ABCD".index(choice.letter)] == choice.candidate.answers[0]
-        assert not {"GENAB", "GENAC"} & (set(choice.options) - {choice.candidate.answers[0]})
-    letters = Counter(choice.letter for choice in choices)
-    assert set(letters) == set("ABCD")
+        assert not {"GENAB", "GENAC"} & (set(choice.options) - {choice.answers[0]})
+    assert {choice.options.index(choice.answers[0]) for choice in choices} == {0, 1, 2, 3}
     assert choices == with_options(some, 4, statistics=counted(), texts_of=lambda _: "GENAB and GENAC", seed=0)[0]
 
 
@@ -181,46 +173,17 @@ def test_an_option_shares_as_many_words_with_the_question_as_the_answer() -> Non
     some = [candidate(f"Which drug treats ache{i}?", f"ache{i + 1} salt") for i in range(30)]
     choices, _ = with_options(some, 3, statistics=counted(), texts_of=lambda _: "", seed=0)
     assert choices
-    assert all(f"{c.candidate.question[18:-1]} salt" not in c.options for c in choices)
-
-
-# Writing and rating.
+    assert all(f"{c.question[18:-1]} salt" not in c.options for c in choices)
 
 
 def test_rows_are_read_by_the_custom_benchmark(tmp_path: Path) -> None:
     several = candidate("What is another name for œdema?", "swelling", "dropsy")
-    choice = Choice(several, ("water", "swelling"), "B")
+    choice = replace(several, options=("water", "swelling"))
     path = tmp_path / "made.jsonl"
     rows = [question_row(several), {**question_row(choice), "id": "other"}]
-    path.write_text(lines_of(rows), encoding="utf-8")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     opened, chosen = JsonlBenchmark(str(path)).questions()
     assert (opened.text, opened.answer, opened.aliases) == (several.question, "swelling", ("dropsy",))
     assert opened.gold_passage_ids == ("p",)
     assert opened.meta == {"family": "gene", "source": "Primer", "title": "Title", "sentence": "A sentence."}
     assert (chosen.options, chosen.answer) == (("water", "swelling"), "B")
-
-
-def test_a_sample_shows_the_passage_and_waits_for_labels() -> None:
-    rows = [question_row(each) for each in many(9)]
-    sample = sample_rows(rows, 3, seed=1, text_of=lambda id_: f"text of {id_}")
-    assert len(sample) == 3
-    assert sample == sample_rows(rows, 3, seed=1, text_of=lambda id_: f"text of {id_}")
-    assert sample[0]["passage"] == "text of p"
-    assert sample[0]["well_formed"] is None
-    assert sample[0]["answered"] is None
-    assert len(sample_rows(rows, 99, seed=1, text_of=str)) == 9
-
-
-def test_labels_are_counted_and_wrong_ones_refused(tmp_path: Path) -> None:
-    path = tmp_path / "labels.jsonl"
-    labels = [(True, True), (True, False), (False, True), (None, None), (True, None)]
-    path.write_text("".join(json.dumps({"well_formed": a, "answered": b}) + "\n" for a, b in labels))
-    found = read_ratings(path)
-    assert (found.well_formed.n, found.unlabelled) == (3, 2)
-    assert found.well_formed.accuracy == pytest.approx(2 / 3)
-    assert found.answered.accuracy == pytest.approx(2 / 3)
-    assert found.both.accuracy == pytest.approx(1 / 3)
-    for wrong in ("1", '"yes"', "[]"):
-        path.write_text(f'{{"well_formed": {wrong}, "answered": true}}\n')
-        with pytest.raises(InputError, match="line 1: found the labels"):
-            read_ratings(path)

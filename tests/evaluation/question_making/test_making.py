@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import pytest
 
@@ -11,7 +12,7 @@ from medagent.evaluation.question_making import making
 from medagent.evaluation.question_making.checks import GIVEN_AWAY, Checks
 from medagent.evaluation.question_making.drafts import Draft, Maker
 from medagent.evaluation.question_making.making import REPEATED, Found, count_index, find_candidates
-from medagent.evaluation.question_making.rules import RuleMaker
+from medagent.evaluation.question_making.rules import rule_drafts
 from medagent.evaluation.question_making.statistics import CorpusStatistics
 from medagent.retrieval.passages import Passage
 from tests.evaluation.question_making.support import PASSAGES, Searched, draft
@@ -27,7 +28,7 @@ def _short_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def found_in(index: Searched, maker: Maker | None = None) -> Found:
     statistics = CorpusStatistics()
     count_index(index, statistics)
-    return find_candidates(index, maker or RuleMaker(statistics), Checks(statistics), top_k=5)
+    return find_candidates(index, maker or partial(rule_drafts, statistics=statistics), Checks(statistics), top_k=5)
 
 
 def test_drafts_become_candidates_with_their_passages() -> None:

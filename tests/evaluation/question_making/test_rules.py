@@ -2,51 +2,48 @@
 
 from __future__ import annotations
 
-import pytest
-
-from medagent.evaluation.question_making.rules import RuleMaker, abbreviations, definitions
+from medagent.evaluation.question_making.rules import abbreviations, definitions, rule_drafts
 from medagent.evaluation.question_making.text import cut_clause, is_term, points_elsewhere, usable_sentences
 from medagent.evaluation.question_making.verbs import SINGULAR, begins_with_verb
 from medagent.retrieval.passages import Passage
 from tests.evaluation.question_making.support import PASSAGES, counted, drafts
 
-MADE = [
-    (
-        "Costello syndrome is a rare disorder that affects many parts of the body.",
-        ("Which rare disorder affects many parts of the body?", ("Costello syndrome",)),
-    ),
-    (
-        "Anemia is a condition in which the body has fewer red blood cells than normal.",
-        ("What is the term for a condition in which the body has fewer red blood cells than normal?", ("anemia",)),
-    ),
-    (
-        "Croup is an inflammation of the vocal cords and windpipe.",
-        ("What is the term for an inflammation of the vocal cords and windpipe?", ("croup",)),
-    ),
-    (
-        "Darier disease is a skin condition characterized by wart-like blemishes on the body.",
-        ("Which skin condition is characterized by wart-like blemishes on the body?", ("Darier disease",)),
-    ),
-]
+
+def test_a_definition_asks_for_its_term() -> None:
+    for sentence, question, answer in (
+        (
+            "Costello syndrome is a rare disorder that affects many parts of the body.",
+            "Which rare disorder affects many parts of the body?",
+            "Costello syndrome",
+        ),
+        (
+            "Anemia is a condition in which the body has fewer red blood cells than normal.",
+            "What is the term for a condition in which the body has fewer red blood cells than normal?",
+            "anemia",
+        ),
+        (
+            "Croup is an inflammation of the vocal cords and windpipe.",
+            "What is the term for an inflammation of the vocal cords and windpipe?",
+            "croup",
+        ),
+        (
+            "Darier disease is a skin condition characterized by wart-like blemishes on the body.",
+            "Which skin condition is characterized by wart-like blemishes on the body?",
+            "Darier disease",
+        ),
+    ):
+        assert (question, (answer,)) in drafts(definitions, sentence)
 
 
-@pytest.mark.parametrize(("sentence", "wanted"), MADE)
-def test_a_definition_asks_for_its_term(sentence: str, wanted: tuple[str, tuple[str, ...]]) -> None:
-    assert wanted in drafts(definitions, sentence)
-
-
-@pytest.mark.parametrize(
-    "sentence",
-    [
+def test_a_definition_that_cannot_stand_alone_is_refused() -> None:
+    for sentence in (
         "This disorder is a rare condition that affects the heart of newborns.",
         "Heart failure is a condition that doctors treat with these drugs every day.",
         "One example is a test that shows it well.",
         "Histiocytosis is not a disease of the normal cells of the skin.",
         "The carina is a ridge that induces violent coughing if a foreign body, such as food, is present.",
-    ],
-)
-def test_a_definition_that_cannot_stand_alone_is_refused(sentence: str) -> None:
-    assert not drafts(definitions, sentence)
+    ):
+        assert not drafts(definitions, sentence), sentence
 
 
 def test_a_bracket_gives_another_right_answer() -> None:
@@ -105,23 +102,13 @@ def test_names_keep_their_capital_inside_a_sentence_and_words_lose_it() -> None:
     assert statistics.inside("") == ""
 
 
-@pytest.mark.parametrize(
-    ("phrase", "wanted"),
-    [
-        ("atrial fibrillation", True),
-        ("T lymphocytes", True),
-        ("œdème aigu", True),
-        ("this condition", False),
-        ("what doctors call it", False),
-        ("a", False),
-        ("", False),
-        ("and the rest", False),
-        ("one two three four five six seven eight", False),
-        ("angina (chest pain", False),
-    ],
-)
-def test_a_term_is_a_name(phrase: str, wanted: bool) -> None:
-    assert is_term(phrase) is wanted
+def test_a_term_is_a_name() -> None:
+    for phrase in ("atrial fibrillation", "T lymphocytes", "œdème aigu"):
+        assert is_term(phrase), phrase
+    for phrase in "this condition|what doctors call it|a||and the rest|1 2 3 4 5 6 7 eight|angina (chest pain".split(
+        "|"
+    ):
+        assert not is_term(phrase), phrase
 
 
 def test_clauses_are_cut_at_remarks_and_pointers_are_seen() -> None:
@@ -141,7 +128,6 @@ def test_verbs_agree_in_number() -> None:
 
 
 def test_a_huge_passage_and_one_without_sentences_are_read() -> None:
-    maker = RuleMaker(counted())
     text = "Costello syndrome is a rare disorder that affects many parts of the body. " * 2_000
     for passage, wanted in ((text, 2_000), ("|" * 100_000, 0), ("日本語の文。これは薬です。", 0)):
-        assert len(list(maker([Passage.make("x", passage)]))) == wanted
+        assert len(list(rule_drafts([Passage.make("x", passage)], counted()))) == wanted

@@ -1,4 +1,4 @@
-"""`medagent questions make` and `rate`, as a person types them."""
+"""`medagent questions make`, as a person types it."""
 
 from __future__ import annotations
 
@@ -35,31 +35,26 @@ def ran(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) ->
     return found.err if status else found.out
 
 
-def test_open_questions_with_their_sample(index: str, tmp_path: Path, capsys) -> None:
+def test_open_questions(index: str, tmp_path: Path, capsys) -> None:
     out = tmp_path / "questions.jsonl"
-    said = ran(capsys, "questions", "make", index, "--out", str(out), "--sample", "4")
+    said = ran(capsys, "questions", "make", index, "--out", str(out))
     questions = {question.text: question for question in JsonlBenchmark(str(out)).questions()}
     assert questions[ASKED].answer == "Costello syndrome"
     assert questions[ASKED].gold_passage_ids[0] == "f0"
     assert questions[ASKED].meta["licence"] == "CC BY 4.0"
     assert f"{len(questions)} questions (" in said
     assert "kept. Dropped:" in said
-    sample = [json.loads(line) for line in (tmp_path / "questions.sample.jsonl").read_text().splitlines()]
-    assert len(sample) == 4
-    texts = [text for _, text in FACTS]
-    assert all(any(text in row["passage"] for text in texts) for row in sample)
     first = out.read_bytes()
-    ran(capsys, "questions", "make", index, "--out", str(out), "--sample", "4")
+    ran(capsys, "questions", "make", index, "--out", str(out))
     assert out.read_bytes() == first
 
 
 def test_multiple_choice(index: str, tmp_path: Path, capsys) -> None:
     out = tmp_path / "mc.jsonl"
-    ran(capsys, "questions", "make", index, "--out", str(out), "--options", "2", "--sample", "0", "--top_k", "1")
+    ran(capsys, "questions", "make", index, "--out", str(out), "--options", "2", "--top_k", "1")
     questions = JsonlBenchmark(str(out)).questions()
     assert questions
     assert all(len(question.options) == 2 and question.answer in "AB" for question in questions)
-    assert not (tmp_path / "mc.sample.jsonl").exists()
 
 
 def test_benchmark_questions_are_left_out(index: str, tmp_path: Path, capsys) -> None:
@@ -93,17 +88,6 @@ def test_wrong_places_are_refused(index: str, tmp_path: Path, capsys) -> None:
     assert "holds no index" in ran(capsys, "questions", "make", str(tmp_path), "--out", out, status=1)
 
 
-def test_a_labelled_sample_is_not_replaced(index: str, tmp_path: Path, capsys) -> None:
-    out, sample = tmp_path / "questions.jsonl", tmp_path / "questions.sample.jsonl"
-    labelled = json.dumps({"id": "made:1", "well_formed": True, "answered": False}) + "\n"
-    sample.write_text(labelled)
-    said = ran(capsys, "questions", "make", index, "--out", str(out), status=1)
-    assert "1 of its questions are labelled" in said
-    assert (sample.read_text(), out.exists()) == (labelled, False)
-    ran(capsys, "questions", "make", index, "--out", str(out), "--sample", "0")
-    assert (sample.read_text(), out.exists()) == (labelled, True)
-
-
 def test_an_index_without_facts_says_what_was_dropped(tmp_path: Path, capsys) -> None:
     (tmp_path / "few.jsonl").write_text('{"id": "a", "title": "A", "text": "Nothing here is a fact."}\n')
     index = str(tmp_path / "index")
@@ -111,13 +95,3 @@ def test_an_index_without_facts_says_what_was_dropped(tmp_path: Path, capsys) ->
     out = tmp_path / "q.jsonl"
     assert "no question is left" in ran(capsys, "questions", "make", index, "--out", str(out), status=1)
     assert not out.exists()
-
-
-def test_a_labelled_sample_is_rated(tmp_path: Path, capsys) -> None:
-    path = tmp_path / "labels.jsonl"
-    rows = [{"well_formed": True, "answered": number > 0} for number in range(4)] + [{"well_formed": None}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    said = ran(capsys, "questions", "rate", str(path))
-    assert "well-formed              100.0%" in said
-    assert "both                      75.0% [30.1%, 95.4%] of 4" in said
-    assert "1 questions have no labels yet." in said
