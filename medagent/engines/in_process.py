@@ -10,12 +10,12 @@ from pathlib import Path
 
 from medagent.agent_spec import AgentSpec
 from medagent.engines.base import Engine, EngineSetup, PolicyWeights
-from medagent.engines.weight_sync import WITHOUT_MERGE, WeightSync, form_of, is_exact, merge_metrics
+from medagent.engines.weight_sync import WeightSync, form_of, merge_metrics, require_kept
 from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced
 from medagent.errors import ConfigError
 from medagent.models.agent_weights import load_weights
 from medagent.models.checksums import SentWeights, of_parameters
-from medagent.models.merging import MAX_MERGE_LOST, MergeLoss
+from medagent.models.merging import MergeLoss
 from medagent.models.text_length import check_text_length
 from medagent.policies.huggingface import HFPolicy
 
@@ -25,15 +25,14 @@ class InProcessEngine(Engine):
 
     Equal seeds give equal rollouts. `weight_sync` "merged": the LoRA is merged into a copy of the base. "adapter": the
     LoRA lies beside the base, and nothing is rounded. "auto": merged where the base is in float32, else adapter. A
-    merge that loses a larger share than `max_merge_lost` of the LoRA to rounding stops the run.
+    merge that loses more than 5% of the LoRA to rounding stops the run.
     """
 
     samples_here = records_routing = True
 
-    def __init__(self, weight_sync: WeightSync = "auto", max_merge_lost: float = MAX_MERGE_LOST) -> None:
+    def __init__(self, weight_sync: WeightSync = "auto") -> None:
         self.weight_sync: WeightSync = weight_sync
         self.takes_adapters = weight_sync != "merged"
-        self._max_merge_lost = max_merge_lost
         self._policy: HFPolicy | None = None
         self._probe_ids: tuple[int, ...] = ()
         self._check: WeightSyncCheck | None = None
@@ -67,8 +66,8 @@ class InProcessEngine(Engine):
         held = of_parameters(self._policy.model, names)
         require_synced(sent.checksums, held, where="engine in_process", names=names)
         if self._loss is not None:
-            self._loss.require(self._max_merge_lost, where="engine in_process", remedy=WITHOUT_MERGE)
-        if self._check is not None and len(self._probe_ids) > 1 and is_exact(self._loss):
+            require_kept(self._loss, where="engine in_process")
+        if self._check is not None and len(self._probe_ids) > 1:
             found = self._policy.logprobs(list(self._probe_ids))
             self._check(found, weights.logprobs(self._probe_ids), where="engine in_process")
         return self._policy

@@ -1,23 +1,28 @@
-"""Ray actors as the engine: replicas on the machines of a cluster, each of which may be lost. Needs the extra `ray`."""
+"""Ray actors as the engine: vLLM servers on the machines of a cluster, each of which may be lost.
+
+Needs the extras `ray` and `vllm` on every machine.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from torch import Tensor
+
 from medagent.engines.base import Engine, EngineSetup, PolicyWeights
-from medagent.engines.ray_replica import EngineKind, RayReplica, ReplicaSettings, Weights
+from medagent.engines.vllm import ServedAdapters
 from medagent.engines.weight_sync import (
-    WITHOUT_MERGE,
     WeightSync,
-    exact_adapter,
     form_of,
-    is_exact,
     merge_metrics,
+    require_kept,
     save_adapter,
     served_adapter,
 )
@@ -25,31 +30,32 @@ from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced
 from medagent.errors import ConfigError, PolicyError
 from medagent.models.base_models import model_path
 from medagent.models.checksums import Checksum, SentWeights
-from medagent.models.merging import MAX_MERGE_LOST, Form, MergeLoss
+from medagent.models.merging import Form, MergeLoss
 from medagent.models.text_length import room_on_server
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.http_endpoint import EndpointGoneError
-from medagent.policies.vllm.server import MODEL, VllmSettings
+from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
 
 log = logging.getLogger(__name__)
 SHOWN_LINES = 12  # of the error of a replica that is gone
+Weights = Mapping[str, Tensor] | Mapping[str, bytes]
+"""Merged weights by their names in the checkpoint, or the files of an adapter in peft's form."""
 
 
 class RayEngine(Engine):
-    """`num_replicas` actors on the cluster at `address`, each with a sampler of `kind`.
+    """`num_replicas` actors on the cluster at `address`, each with a vLLM server.
 
     An empty address starts a cluster on this machine for the run's time. "auto" joins the one that is there.
 
-    `weight_sync` and `max_merge_lost` are as in `InProcessEngine`. Each actor takes `cpus` and `gpus` of the cluster.
-    New weights are put into Ray's object store once and read by all. Dialogues go to the actor that has fewest. Those
-    of an actor that dies continue on another, and the next sync starts a new one in its place. Every machine needs this
-    package, and the base model under the same name or path.
+    `weight_sync` is as in `InProcessEngine`. Each actor takes `cpus` and `gpus` of the cluster. New weights are put
+    into Ray's object store once and read by all. Dialogues go to the actor that has fewest. Those of an actor that dies
+    continue on another, and the next sync starts a new one in its place. Every machine needs this package, vLLM, and
+    the base model under the same name or path.
     """
 
     def __init__(
         self,
         num_replicas: int = 2,
-        kind: EngineKind = "vllm",
         address: str = "",
         cpus: float = 1.0,
         gpus: float = 0.0,
@@ -57,14 +63,13 @@ class RayEngine(Engine):
         start_timeout_s: float = 900.0,
         vllm: VllmSettings = VllmSettings(),
         weight_sync: WeightSync = "auto",
-        max_merge_lost: float = MAX_MERGE_LOST,
     ) -> None:
         if num_replicas < 1:
             raise ConfigError(f"engine ray: found num_replicas {num_replicas}, wanted 1 or more.")
-        self._num_replicas, self._kind, self._address = num_replicas, kind, address
+        self._num_replicas, self._address = num_replicas, address
         self._cpus, self._gpus, self._seeded = cpus, gpus, seeded
         self._start_timeout_s, self._vllm = start_timeout_s, vllm
-        self._weight_sync, self._max_merge_lost = weight_sync, max_merge_lost
+        self._weight_sync: WeightSync = weight_sync
         self.takes_adapters = weight_sync != "merged"
         self._form: Form = "merged"
         self._loss: MergeLoss | None = None
@@ -73,7 +78,7 @@ class RayEngine(Engine):
         self._actors: dict[int, Any] = {}
         self._checks: dict[int, WeightSyncCheck] = {}
         self._probe_ids: tuple[int, ...] = ()
-        self._settings: ReplicaSettings | None = None
+        self._make_server: Callable[[], VllmServer] | None = None
         self._num_syncs = self._lost = self._num_there = 0
         self._last_error = ""
 
@@ -84,14 +89,13 @@ class RayEngine(Engine):
         import ray
 
         self._ray, self._probe_ids, self._form = ray, setup.probe_ids, form_of(self._weight_sync, weights)
-        self._settings = ReplicaSettings(
-            self._kind,
+        self._make_server = partial(
+            VllmServer,
             model_path(weights.base_name),
-            weights.dtype,
-            room_on_server(weights.config, setup.max_tokens, f"the base {weights.base_name}"),
-            weights.lora_rank if self._form == "adapter" else 0,
-            four_bit=weights.four_bit and self._kind == "huggingface",
-            vllm=self._vllm,
+            dtype=weights.dtype,
+            max_model_len=room_on_server(weights.config, setup.max_tokens, f"the base {weights.base_name}"),
+            lora_rank=weights.lora_rank if self._form == "adapter" else 0,
+            settings=self._vllm,
         )
         if not ray.is_initialized():
             try:
@@ -115,12 +119,12 @@ class RayEngine(Engine):
 
     def _begin(self, number: int, weights: PolicyWeights) -> None:
         options = {"num_cpus": self._cpus, "num_gpus": self._gpus, "max_restarts": 0, "max_concurrency": 1000}
-        self._actors[number] = self._ray.remote(**options)(RayReplica).remote(self._settings)
-        self._checks[number] = WeightSyncCheck(weights.dtype, four_bits=weights.four_bit and self._kind == "vllm")
+        self._actors[number] = self._ray.remote(**options)(RayReplica).remote(self._make_server)
+        self._checks[number] = WeightSyncCheck(weights.dtype, four_bits=weights.four_bit)
 
     def sync_weights(self, weights: PolicyWeights, *, version: int) -> CompletionPolicy:
         """See `Engine.sync_weights`."""
-        if self._settings is None:
+        if self._make_server is None:
             raise ConfigError("engine ray: was not started. RolloutData.setup does so in a training run.")
         self._num_syncs += 1
         probe = self._probe_ids
@@ -132,7 +136,7 @@ class RayEngine(Engine):
         for number, (held, logprobs) in self._pushed(stored, list(probe), weights).items():
             where = f"Ray replica {number}"
             require_synced(expected, held, where=where)
-            if wanted is not None and is_exact(self._loss):
+            if wanted is not None:
                 self._checks[number](logprobs, wanted, where=where)
             there.append(_RayCompletions(self._ray, self._actors[number], where, self._num_syncs))
         if not there:
@@ -147,7 +151,7 @@ class RayEngine(Engine):
         """Merged weights on the CPU, and the checksums that a replica must hold."""
         sent, self._loss = SentWeights(), MergeLoss()
         merged = {name: tensor.cpu() for name, tensor in sent.record(weights.merged(self._loss))}
-        self._loss.require(self._max_merge_lost, where="engine ray", remedy=WITHOUT_MERGE)
+        require_kept(self._loss, where="engine ray")
         return merged, sent.checksums
 
     def _adapter(self, weights: PolicyWeights) -> tuple[Weights, dict[str, Checksum]]:
@@ -155,8 +159,7 @@ class RayEngine(Engine):
         with TemporaryDirectory(prefix="medagent-adapter-") as scratch:
             save_adapter(weights, Path(scratch))
             files = {path.name: path.read_bytes() for path in Path(scratch).iterdir() if path.is_file()}
-        served = served_adapter(weights) if self._kind == "vllm" else exact_adapter(weights)
-        return files, served
+        return files, served_adapter(weights)
 
     def _pushed(
         self, stored: Any, probe: list[int], weights: PolicyWeights
@@ -224,9 +227,43 @@ class _RayCompletions:
             )
         return choice
 
-    def forget(self, dialogue: str) -> None:
-        """See `Completions.forget`."""
-        self._actor.forget.remote(dialogue)
-
     async def disconnect(self) -> None:
         """See `Policy.disconnect`: Ray's connections are the process's."""
+
+
+class RayReplica:
+    """A vLLM server in a Ray actor. Requests carry the version of the weights that they are meant for."""
+
+    def __init__(self, make_server: Callable[[], VllmServer]) -> None:
+        self._version, self._served = -1, MODEL
+        self._server = make_server().wait()
+        self._adapters, self._completions = ServedAdapters(self._server), self._server.completions()
+
+    async def push(self, version: int, weights: Weights, probe: list[int]) -> tuple[dict[str, Checksum], list[float]]:
+        """Load weights. Returns their checksums, and the log-probs of the probe's tokens after the first."""
+        self._version = -1  # also where loading fails halfway
+        tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
+        if tensors:
+            self._server.push_weights(tensors, tensors.items())
+            checksums = self._server.held_weights()
+        else:
+            self._served = self._adapters.replace(self._served, partial(_write, weights))
+            checksums = self._server.held_adapter()
+        self._version = version
+        return checksums, self._server.api.logprobs(probe, model=self._served) if len(probe) > 1 else []
+
+    async def complete(self, version: int, body: dict[str, Any]) -> dict[str, Any]:
+        """The first choice for a request, as `Completions.complete` gives it.
+
+        Returns {"stale": version} if it holds the weights of another version.
+        """
+        if version != self._version:
+            return {"stale": self._version}
+        return await self._completions.complete({**body, "model": self._served})
+
+
+def _write(files: Weights, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        assert isinstance(content, bytes)
+        (folder / name).write_bytes(content)

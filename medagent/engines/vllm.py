@@ -18,11 +18,10 @@ from transformers import AutoConfig, AutoTokenizer
 from medagent.agent_spec import AgentSpec
 from medagent.engines.base import Engine, EngineSetup, PolicyWeights
 from medagent.engines.weight_sync import (
-    WITHOUT_MERGE,
     WeightSync,
     form_of,
-    is_exact,
     merge_metrics,
+    require_kept,
     save_adapter,
     served_adapter,
 )
@@ -31,7 +30,7 @@ from medagent.errors import ConfigError, PolicyError
 from medagent.models.agent_weights import adapter_folder, base_path, has_adapter
 from medagent.models.base_models import model_path
 from medagent.models.checksums import SentWeights
-from medagent.models.merging import MAX_MERGE_LOST, Form, MergeLoss
+from medagent.models.merging import Form, MergeLoss
 from medagent.models.plain_lora import check_adapter, rank_of
 from medagent.models.text_length import room_on_server
 from medagent.policies.completions import CompletionPolicy, HttpCompletions
@@ -46,7 +45,7 @@ class VllmEngine(Engine):
 
     `weight_sync` "merged": base weights with the policy's LoRA merged in are pushed through shared memory. "adapter":
     vLLM serves the LoRA beside the base. "auto": merged where the base is in float32, else adapter. A merge that loses
-    a larger share than `max_merge_lost` of the LoRA to rounding stops the run.
+    more than 5% of the LoRA to rounding stops the run.
 
     `colocated`: trainer and vLLM share a GPU, and each sleeps while the other works. Otherwise give vLLM GPUs of its
     own (`settings.devices`), or a share of the trainer's (`settings.gpu_memory`). Under DDP every rank starts a server.
@@ -64,10 +63,9 @@ class VllmEngine(Engine):
         colocated: bool = False,
         seeded: bool = True,
         settings: VllmSettings = VllmSettings(),
-        max_merge_lost: float = MAX_MERGE_LOST,
     ) -> None:
-        self._weight_sync, self._colocated, self._seeded, self._settings = weight_sync, colocated, seeded, settings
-        self._max_merge_lost = max_merge_lost
+        self._weight_sync: WeightSync = weight_sync
+        self._colocated, self._seeded, self._settings = colocated, seeded, settings
         self.overlaps, self.takes_adapters = not colocated, weight_sync != "merged"
         self.trainer_share = 1.0 if colocated or settings.devices else 1.0 - settings.gpu_memory
         self._form: Form = "merged"
@@ -115,7 +113,7 @@ class VllmEngine(Engine):
         if adapter is None:
             return CompletionPolicy([source], MODEL, tokenizer, seeded=self._seeded, end_ids=ends)
         served = self._adapters_of(self._server)
-        name = served.load("agent", partial(shutil.copytree, adapter))
+        name = served.load(partial(shutil.copytree, adapter))
         return _AdapterPolicy(
             [source], name, tokenizer, seeded=self._seeded, end_ids=ends, unload=partial(served.try_unload, name)
         )
@@ -154,17 +152,14 @@ class VllmEngine(Engine):
             server.wake()
             self._asleep = False
         if self._form == "merged":
-            self._loss = push_merged(server, weights, self._max_merge_lost)
+            self._loss = push_merged(server, weights)
         else:
-            served, former = self._adapters_of(server), self._served
-            self._served = served.load(f"policy-{version}", partial(save_adapter, weights))
-            if former != MODEL:
-                served.unload(former)
+            self._served = self._adapters_of(server).replace(self._served, partial(save_adapter, weights))
             require_synced(served_adapter(weights), server.held_adapter(), where="vLLM")
         if weights.routing is not None:
             server.record_routing()
         probe = self._setup.probe_ids
-        if len(probe) > 1 and is_exact(self._loss):
+        if len(probe) > 1:
             self._check(server.api.logprobs(list(probe), model=self._served), weights.logprobs(probe), where="vLLM")
         if self._policy is None or self._policy.model != self._served:
             self._policy = CompletionPolicy(
@@ -224,21 +219,24 @@ class ServedAdapters:
         self._api, self._folder = server.api, Path(tempfile.mkdtemp(prefix="medagent-adapters-"))
         self._num_loaded, self._closed = 0, False
 
-    def load(self, kind: str, write: Callable[[Path], object]) -> str:
-        """Serve the adapter that `write` puts into the folder it is given; returns its name, such as "agent-1"."""
+    def load(self, write: Callable[[Path], object]) -> str:
+        """Serve the adapter that `write` puts into the folder it is given; returns its name, such as "adapter-1"."""
         self._num_loaded += 1
-        name = f"{kind}-{self._num_loaded}"
+        name = f"adapter-{self._num_loaded}"
         write(self._folder / name)
         self._api.load_adapter(name, self._folder / name)
         return name
 
-    def unload(self, name: str) -> None:
-        """Serve it no longer."""
-        self._api.unload_adapter(name)
-        shutil.rmtree(self._folder / name)
+    def replace(self, former: str, write: Callable[[Path], object]) -> str:
+        """The same, after which `former` is served no longer; "policy" names the base, which stays."""
+        name = self.load(write)
+        if former != MODEL:
+            self._api.unload_adapter(former)
+            shutil.rmtree(self._folder / former)
+        return name
 
     def try_unload(self, name: str) -> None:
-        """The same if the server may refuse, or may be gone."""
+        """Serve it no longer, unless the server refuses or is gone."""
         if self._closed:
             return
         try:
@@ -253,12 +251,12 @@ class ServedAdapters:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def push_merged(server: VllmServer, weights: PolicyWeights, max_merge_lost: float) -> MergeLoss:
+def push_merged(server: VllmServer, weights: PolicyWeights) -> MergeLoss:
     """Push the policy's merged weights to a server, and check that it holds them; returns what rounding took."""
     sent, loss, places = SentWeights(), MergeLoss(), weights.adapted()
     server.push_weights(places, sent.record(weights.merged(loss)))
     require_synced(sent.checksums, server.held_weights(), where="vLLM", names=set(places))
-    loss.require(max_merge_lost, where="engine vllm", remedy=WITHOUT_MERGE)
+    require_kept(loss, where="engine vllm")
     return loss
 
 

@@ -16,10 +16,6 @@ from medagent.models.checksums import Checksum, checksum, combined, place
 from medagent.models.merging import MAX_MERGE_LOST, Form, MergeLoss, form_for
 
 WeightSync = Literal["auto", "merged", "adapter"]
-WITHOUT_MERGE = (
-    "Take weight_sync: adapter (or auto), train with model.dtype float32, or raise max_merge_lost and sample with "
-    "another policy than the trained one."
-)
 
 
 def form_of(weight_sync: WeightSync, weights: PolicyWeights) -> Form:
@@ -27,9 +23,10 @@ def form_of(weight_sync: WeightSync, weights: PolicyWeights) -> Form:
     return form_for(weights.dtype, quantised=weights.four_bit) if weight_sync == "auto" else weight_sync
 
 
-def is_exact(loss: MergeLoss | None) -> bool:
-    """Whether the engine holds the policy itself, so that a probe can tell whether the sync worked."""
-    return loss is None or loss.share <= MAX_MERGE_LOST
+def require_kept(loss: MergeLoss, *, where: str) -> None:
+    """Refuse a merge that rounding has eaten: the engine would sample with another policy than the trained one."""
+    remedy = "Take weight_sync: adapter (or auto), or train with model.dtype float32."
+    loss.require(MAX_MERGE_LOST, where=where, remedy=remedy)
 
 
 def merge_metrics(loss: MergeLoss | None) -> dict[str, float]:

@@ -52,10 +52,6 @@ class Completions(Protocol):
         """
         ...
 
-    def forget(self, dialogue: str) -> None:
-        """A dialogue has ended: free whatever is kept for its `session_id`."""
-        ...
-
     async def disconnect(self) -> None:
         """See `Policy.disconnect`."""
         ...
@@ -83,9 +79,6 @@ class HttpCompletions:
             return dict(answer.json()["choices"][0])
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise PolicyError(f"{self.name}: found {answer.text[:200]!r}, wanted a completion.") from error
-
-    def forget(self, dialogue: str) -> None:
-        """See `Completions.forget`: the server's own cache decides."""
 
     async def disconnect(self) -> None:
         """See `Policy.disconnect`."""
@@ -284,7 +277,6 @@ class CompletionSession:
         """See `Session.close`."""
         if self._replica is not None:
             self._replica.dialogues -= 1
-            self._replica.source.forget(self._name)
             self._replica = None
 
 

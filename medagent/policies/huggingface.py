@@ -196,11 +196,7 @@ class HFSession:
 
     def __init__(self, policy: HFPolicy, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> None:
         self.dialogue = Dialogue(seed, temperature, TurnEnds.of(policy.tokenizer, blocks, policy.end_ids))
-        self._policy, self._turn = policy, 0
-
-    def reseed(self, seed: int) -> None:
-        """Let the next turn's sample follow from this seed alone."""
-        self.dialogue.seed, self._turn = seed, 0
+        self._policy = policy
 
     def append(self, token_ids: list[int]) -> None:
         """See `Session.append`."""
@@ -214,8 +210,8 @@ class HFSession:
         if not dialogue.pending:
             raise PolicyError("nothing to continue from: append the prompt or an observation before sampling a turn.")
         loop = asyncio.get_running_loop()
-        draws = np.random.default_rng((dialogue.seed, self._turn)).random(max_tokens)
-        self._turn, dialogue.turn = self._turn + 1, dialogue.turn + 1
+        draws = np.random.default_rng((dialogue.seed, dialogue.turn)).random(max_tokens)
+        dialogue.turn += 1
         future: asyncio.Future[SampledTurn] = loop.create_future()
         row = TurnRow(dialogue, max_tokens, draws, partial(_tell, loop, future))
         self._policy.refuse_long(row.before)

@@ -92,7 +92,7 @@ SUITES = {
         "tests/medagent/policies/test_vllm_worker.py",
         "tests/medagent/test_export.py",
     ),
-    "replicas": ("tests/training/engines/test_ray_replica.py", "tests/medagent/policies/test_vllm_server.py"),
+    "replicas": ("tests/medagent/policies/test_vllm_server.py",),
     "callbacks": (
         *(f"tests/training/callbacks/test_{name}.py" for name in ("held_out", "export_callback")),
         "tests/training/test_agent_data.py",

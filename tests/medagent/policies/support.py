@@ -36,12 +36,9 @@ SMALL = {
 
 
 class FakeSource:
-    """The rest of a source of completions: nothing is kept, and nothing is connected."""
+    """The rest of a source of completions: nothing is connected."""
 
     name = "server"
-
-    def forget(self, dialogue: str) -> None:
-        """Keep nothing."""
 
     async def disconnect(self) -> None:
         """Nothing to do."""

@@ -15,7 +15,7 @@ from medagent.policies import batch
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import SampledTurn
-from tests.medagent.policies.support import TAGS, one_turn, word_tokenizer
+from tests.medagent.policies.support import TAGS, FakeSource, one_turn, word_tokenizer
 
 PROMPT = list(range(20, 40))
 
@@ -88,14 +88,11 @@ def test_one_bad_row_fails_alone(starter, monkeypatch, bad: str, lockstep: bool)
 def test_log_probs_of_an_endpoint_must_be_numbers(value) -> None:
     tokenizer = word_tokenizer("a", "b")
 
-    class Bad:
+    class Bad(FakeSource):
         name = "server 3"
 
         async def complete(self, body):
             return {"token_ids": [2, 3], "logprobs": {"token_logprobs": [-0.5, value]}, "finish_reason": "stop"}
-
-        def forget(self, dialogue):
-            pass
 
     with pytest.raises(PolicyError, match="server 3: found the log-prob .* at token 1 of turn 1"):
         one_turn(CompletionPolicy([Bad()], "base", tokenizer), [2], blocks=TAGS)

@@ -83,15 +83,12 @@ def test_the_twin_shares_the_base_and_nothing_that_is_trained(critic, checkpoint
     assert all(parameter.requires_grad for parameter in module.shared_base.policy_parameters())
 
 
-def test_a_merge_that_rounding_eats_is_refused_and_one_that_is_asked_for_is_measured(tmp_path: Path) -> None:
+def test_a_merge_that_rounding_eats_is_refused(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = AgentModule(dtype="bfloat16", policy_lora=LoraSettings(32, 64), critic_lora=None)
     small_step(module)
     with pytest.raises(ConfigError, match=r"merging loses 9\d% of the adapter.*weight_sync: adapter"):
         started(module, tmp_path, weight_sync="merged").sync_weights(ModuleWeights(module), version=0)
-    engine = started(module, tmp_path, weight_sync="merged", max_merge_lost=1.0)
-    engine.sync_weights(ModuleWeights(module), version=0)
-    assert engine.metrics()["sampler/merge_lost"] > 0.9
     exact = started(module, tmp_path)
     exact.sync_weights(ModuleWeights(module), version=0)
     assert "sampler/merge_lost" not in exact.metrics(), "nothing is merged"

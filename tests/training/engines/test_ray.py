@@ -1,4 +1,4 @@
-"""Real Ray actors: a run goes on when one is killed, and the one that replaces it has the weights of the moment."""
+"""Real Ray and vLLM: a run goes on when an actor is killed, and the next one has the weights of the moment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from medagent.agent import Agent, Job
 from medagent.engines.ray import RayEngine
-from medagent.errors import ConfigError, PolicyError
+from medagent.errors import PolicyError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayEngine]:
-    made = RayEngine(num_replicas=2, kind="huggingface", cpus=0.5)
+    made = RayEngine(num_replicas=2, cpus=0.5)
     module = make_module()
     made.start(ModuleWeights(module), setup_of(module, tmp_path_factory.mktemp("ray")))
     yield made
@@ -60,32 +60,6 @@ def test_actors_sample_what_the_module_does_and_one_may_die(engine: RayEngine, r
         greedy(policy, retriever)  # never a sample of weights that were not asked for
 
 
-def test_actors_in_bfloat16_hold_the_adapter_beside_the_base(engine: RayEngine, retriever, tmp_path: Path) -> None:
-    module, made = make_module(dtype="bfloat16"), RayEngine(num_replicas=1, kind="huggingface", cpus=0.5)
-    made.start(ModuleWeights(module), setup_of(module, tmp_path))
-    try:
-        for version in range(3):
-            ours = InProcessEngine().sync_weights(ModuleWeights(module), version=version)
-            assert greedy(made.sync_weights(ModuleWeights(module), version=version), retriever) == greedy(
-                ours, retriever
-            )
-            perturb(module, scale=0.02)
-        metrics = made.metrics()
-        assert metrics["sampler/probe_gap"] < 0.02
-        assert "sampler/merge_lost" not in metrics
-    finally:
-        for actor in made._actors.values():
-            ray.kill(actor)  # the cluster is the other engine's
-
-
-def test_more_than_the_cluster_has_is_refused(engine: RayEngine, tmp_path: Path) -> None:
-    module = make_module()
-    with pytest.raises(ConfigError, match="replicas want 400 GPU"):
-        RayEngine(num_replicas=4, cpus=0.1, gpus=100).start(ModuleWeights(module), setup_of(module, tmp_path))
-    with pytest.raises(ConfigError, match="num_replicas 0"):
-        RayEngine(num_replicas=0)
-
-
 def test_a_run_completes_though_an_actor_is_killed(
     engine: RayEngine, train_index: Path, tmp_path: Path, monkeypatch
 ) -> None:
@@ -99,7 +73,7 @@ def test_a_run_completes_though_an_actor_is_killed(
     monkeypatch.setattr(RolloutData, "collect", kills)
     policy = {
         "class_path": "medagent.training.engines.RayEngine",
-        "init_args": {"num_replicas": 2, "kind": "huggingface", "cpus": 0.5},
+        "init_args": {"num_replicas": 2, "cpus": 0.5},
     }
     rows = read_metrics(train_command(arguments(tmp_path / "run", train_index, epochs=3, **{"data.engine": policy})))
     assert len(killed) == 1

@@ -14,11 +14,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from medagent.engines import ray as engine_module
 from medagent.engines.ray import RayEngine
-from medagent.engines.ray_replica import _HuggingFace
 from medagent.errors import ConfigError, PolicyError
+from medagent.models.base_models import STARTER, model_path
 from medagent.training.engines import ModuleWeights
+from tests.training.engines.support import StandIn
 from tests.training.support import make_module, perturb, setup_of
 
 
@@ -60,7 +63,7 @@ class Actor:
         return SimpleNamespace(remote=remote)
 
 
-class StandIn(ModuleType):
+class Ray(ModuleType):
     """Ray's calls that the engine makes."""
 
     def __init__(self) -> None:
@@ -104,14 +107,15 @@ class StandIn(ModuleType):
 
 
 @pytest.fixture
-def ray(monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    made = StandIn()
+def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
+    made = Ray()
+    monkeypatch.setattr(engine_module, "VllmServer", StandIn)
     monkeypatch.setitem(sys.modules, "ray", made)
     return made
 
 
 def started(module, folder: Path, **settings: Any) -> RayEngine:
-    engine = RayEngine(num_replicas=2, kind="huggingface", **settings)
+    engine = RayEngine(num_replicas=2, **settings)
     engine.start(ModuleWeights(module), setup_of(module, folder))
     return engine
 
@@ -126,7 +130,7 @@ async def asked(policy) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_dead_actor_is_replaced_at_the_next_sync(dtype: str, ray: StandIn, tmp_path: Path) -> None:
+def test_a_dead_actor_is_replaced_at_the_next_sync(dtype: str, ray: Ray, tmp_path: Path) -> None:
     module = make_module(dtype=dtype)
     engine = started(module, tmp_path)
     first = engine.sync_weights(ModuleWeights(module), version=0)
@@ -149,7 +153,7 @@ def test_a_dead_actor_is_replaced_at_the_next_sync(dtype: str, ray: StandIn, tmp
     assert (ray.begun, ray.stopped) == (1, 1)
 
 
-def test_one_that_cannot_be_started_again_is_left_out_until_it_can(ray: StandIn, tmp_path: Path) -> None:
+def test_one_that_cannot_be_started_again_is_left_out_until_it_can(ray: Ray, tmp_path: Path) -> None:
     module = make_module()
     engine = started(module, tmp_path)
     engine.sync_weights(ModuleWeights(module), version=0)
@@ -167,23 +171,35 @@ def test_one_that_cannot_be_started_again_is_left_out_until_it_can(ray: StandIn,
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_actor_that_keeps_what_it_has_is_caught(dtype: str, ray: StandIn, tmp_path: Path, monkeypatch) -> None:
+def test_an_actor_that_keeps_what_it_has_is_caught(dtype: str, ray: Ray, tmp_path: Path) -> None:
     module = make_module(dtype=dtype)
     engine = started(module, tmp_path)
-    kept, load = [], _HuggingFace.load
-    monkeypatch.setattr(_HuggingFace, "load", lambda self, given: kept.append(load(self, given)) or kept[-1])
     engine.sync_weights(ModuleWeights(module), version=0)
-    monkeypatch.setattr(_HuggingFace, "load", lambda self, given: kept[0])
+    engine._actors[0].replica._server.deaf = True
     perturb(module, scale=1e-5)
     with pytest.raises(PolicyError, match=r"Ray replica 0: the weight sync failed\. Found \d+ of \d+ weights"):
         engine.sync_weights(ModuleWeights(module), version=1)
 
 
-def test_more_than_the_cluster_has_is_refused(ray: StandIn, tmp_path: Path) -> None:
+def test_more_than_the_cluster_has_is_refused(ray: Ray, tmp_path: Path) -> None:
     module = make_module()
     started(module, tmp_path, cpus=2.0)
     assert (ray.options["num_cpus"], ray.options["num_gpus"]) == (2.0, 0.0)
     with pytest.raises(ConfigError, match="2 replicas want 4.2 CPU, and the cluster has 4"):
         started(module, tmp_path, cpus=2.1)
+    with pytest.raises(ConfigError, match="num_replicas 0"):
+        RayEngine(num_replicas=0)
     with pytest.raises(ConfigError, match="2 replicas want 1 GPU, and the cluster has 0"):
         started(module, tmp_path, gpus=0.5)
+
+
+def test_weights_that_came_halfway_answer_no_request() -> None:
+    replica = engine_module.RayReplica(lambda: StandIn(model_path(STARTER), dtype="float32"))
+    name, weight = next(iter(replica._server.base.named_parameters()))
+    body = {"max_tokens": 2}
+    asyncio.run(replica.push(3, {name: torch.zeros_like(weight)}, []))
+    assert "token_ids" in asyncio.run(replica.complete(3, body))
+    with pytest.raises(KeyError):
+        asyncio.run(replica.push(4, {"no such weight": weight}, []))
+    for version in (3, 4):
+        assert asyncio.run(replica.complete(version, body)) == {"stale": -1}

@@ -5,104 +5,20 @@ Real vLLM is tried in `tests/vllm`.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel
-from safetensors.torch import load_file
-from torch import Tensor
 
 from medagent.engines import vllm
 from medagent.engines.base import EngineSetup
 from medagent.engines.vllm import of_rank
 from medagent.errors import ConfigError, PolicyError
-from medagent.models.causal_lm import load_causal_lm
-from medagent.models.checksums import Checksum, checksum, combined, place
-from medagent.policies.completions import HttpCompletions
-from medagent.policies.http_endpoint import Endpoint
 from medagent.policies.vllm.server import MODEL, VllmSettings
 from medagent.training.engines import ModuleWeights, VllmEngine
+from tests.training.engines.support import StandIn
 from tests.training.support import make_module, perturb, setup_of
-
-
-class StandIn:
-    """Takes weights as vLLM does, and keeps the calls. A `deaf` one goes on with what it has."""
-
-    def __init__(self, model: str, *, dtype: str, **settings: Any) -> None:
-        self.model, self.dtype, self.settings = model, dtype, settings
-        self.base = load_causal_lm(model, dtype=dtype)[0]
-        self.calls: list[str] = []
-        self.adapters: dict[str, Path] = {}
-        self.held: dict[str, Checksum] = {}
-        self.served: PeftModel | None = None
-        self.deaf = False
-        self.api = self
-
-    def wait(self) -> StandIn:
-        return self
-
-    def completions(self) -> HttpCompletions:
-        return HttpCompletions(Endpoint("http://stand-in/v1"))
-
-    def load_adapter(self, name: str, folder: Path) -> None:
-        self.calls.append("load")
-        self.adapters[name] = folder
-        if self.deaf:
-            return
-        base = load_causal_lm(self.model, dtype=self.dtype)[0]
-        self.served = PeftModel.from_pretrained(base, folder).eval()
-        settings = json.loads((folder / "adapter_config.json").read_text())
-        scaling, kind = settings["lora_alpha"] / settings["r"], getattr(torch, self.dtype)
-        stored = load_file(folder / "adapter_model.safetensors")
-        held: dict[str, list[Checksum]] = {}
-        for name, value in stored.items():
-            kind_of = "lora_A" if ".lora_A." in name else "lora_B"
-            cast = value.to(kind) * (scaling if kind_of == "lora_B" else 1)
-            held.setdefault(place(name.removesuffix(f".{kind_of}.weight"), kind_of), []).append(checksum(cast))
-        self.held = {where: combined(each) for where, each in held.items()}
-
-    def unload_adapter(self, name: str) -> None:
-        self.calls.append("unload")
-        assert (self.adapters.pop(name) / "adapter_config.json").exists(), "its folder is still there"
-
-    def push_weights(self, like: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> None:
-        self.calls.append("push")
-        own = dict(self.base.named_parameters())
-        given = dict(weights)
-        assert given.keys() == like.keys()
-        if not self.deaf:
-            with torch.no_grad():
-                for name, value in given.items():
-                    own[name].copy_(value)
-            self.held = {name: checksum(own[name]) for name in given}
-
-    def held_weights(self) -> dict[str, Checksum]:
-        return self.held
-
-    def held_adapter(self) -> dict[str, Checksum]:
-        return self.held
-
-    @torch.no_grad()
-    def logprobs(self, token_ids: list[int], *, model: str) -> list[float]:
-        self.calls.append("probe")
-        served = self.base if model == MODEL else self.served
-        assert served is not None
-        assert model == MODEL or list(self.adapters)[-1] == model
-        scores = served(input_ids=torch.tensor([token_ids])).logits[0, :-1].float().log_softmax(-1)
-        return scores.gather(1, torch.tensor(token_ids[1:])[:, None])[:, 0].tolist()
-
-    def sleep(self) -> None:
-        self.calls.append("sleep")
-
-    def wake(self) -> None:
-        self.calls.append("wake")
-
-    def close(self) -> None:
-        self.calls.append("close")
 
 
 @pytest.fixture(autouse=True)
@@ -169,16 +85,6 @@ def test_a_server_that_keeps_what_it_has_is_caught_before_any_probe_could_see_it
     with pytest.raises(PolicyError, match=r"vLLM: the weight sync failed\. Found \d+ of \d+ weights"):
         engine.sync_weights(ModuleWeights(module), version=1)
     assert server.calls.count("probe") == probes
-
-
-def test_a_merge_that_is_not_the_policy_is_not_probed(tmp_path: Path) -> None:
-    module = make_module(dtype="bfloat16")
-    perturb(module, scale=1e-5)
-    engine, server = started(module, tmp_path, weight_sync="merged", max_merge_lost=2.0)
-    engine.sync_weights(ModuleWeights(module), version=0)
-    assert server.calls == ["push"]
-    assert engine.metrics()["sampler/merge_lost"] > 0.5
-    assert engine.metrics()["sampler/measurable"] == 0.0
 
 
 @pytest.mark.parametrize("colocated", [False, True])
