@@ -1,4 +1,4 @@
-"""Two rankings become one: reciprocal rank fusion, then a reranker, then repeats left out.
+"""Two rankings become one: reciprocal rank fusion, levels of evidence, repeats left out.
 
 Reciprocal rank fusion (Cormack et al., SIGIR 2009): score(d) = sum over rankings of weight / (k + rank of d).
 """
@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from medagent.retrieval.filters import KINDS, fold
-from medagent.retrieval.passages import Hit, Passage
-from medagent.retrieval.query_match import QueryWords
-from medagent.retrieval.rerank import Reranker
+from medagent.retrieval.passages import Passage
 from medagent.retrieval.settings import SearchSettings
 
 Ranking = list[int]
-Fetch = Callable[[Sequence[int]], list[Passage]]  # the passages of rows, in their order
 _WORD = re.compile(r"\w+")
 SHINGLE = 3
 LEVELS = {"guideline": 1.0, "systematic review": 0.9, "rct": 0.7, "trial": 0.5, "review": 0.3, "case report": 0.1}
@@ -40,47 +37,6 @@ def fuse(dense: Ranking, lexical: Ranking, settings: SearchSettings) -> list[tup
         for rank, row in enumerate(ranking if weight else (), start=1):
             scores[row] = scores.get(row, 0.0) + weight / (settings.rrf_k + rank)
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
-
-
-def fused_hits(
-    query: str,
-    dense: Ranking,
-    lexical: Ranking,
-    *,
-    top_k: int,
-    settings: SearchSettings,
-    fetch: Fetch,
-    words: QueryWords,
-    reranker: Reranker | None,
-) -> list[Hit]:
-    """At most `top_k` hits, best first, without repeats and those below `settings.floor`; a reranker orders last."""
-    fused = fuse(dense, lexical, settings)
-    if settings.evidence_weight and reranker is None:
-        levels = [evidence_level(passage.about.types) for passage in fetch([row for row, _ in fused])]
-        weighed = zip(fused, levels, strict=True)
-        fused = [(row, score * (1 + settings.evidence_weight * level)) for (row, score), level in weighed]
-        fused.sort(key=lambda item: (-item[1], item[0]))
-    if reranker is not None:
-        fused = _reranked(query, fused[: max(reranker.num_candidates, top_k)], fetch, reranker)
-    ranked = _passages_of(fused, top_k, fetch)
-    if settings.floor:
-        ranked = (pair for pair in ranked if words.coverage(query, [pair[0].indexed_text])[0] >= settings.floor)
-    distinct = drop_duplicates(ranked, settings.collapse)
-    return [Hit(passage, score) for _, (passage, score) in zip(range(top_k), distinct, strict=False)]
-
-
-def _reranked(query: str, fused: list[tuple[int, float]], fetch: Fetch, reranker: Reranker) -> list[tuple[int, float]]:
-    rows = [row for row, _ in fused]
-    scores = reranker.scores(query, fetch(rows))
-    order = sorted(range(len(rows)), key=lambda i: (-scores[i], i))
-    return [(rows[i], scores[i]) for i in order]
-
-
-def _passages_of(ranked: list[tuple[int, float]], size: int, fetch: Fetch) -> Iterator[tuple[Passage, float]]:
-    """Passages with their scores, `size` at a time, as mostly the first of them are enough."""
-    for start in range(0, len(ranked), size):
-        some = ranked[start : start + size]
-        yield from zip(fetch([row for row, _ in some]), (score for _, score in some), strict=True)
 
 
 def drop_duplicates(ranked: Iterable[tuple[Passage, float]], threshold: float) -> Iterator[tuple[Passage, float]]:

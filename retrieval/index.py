@@ -18,7 +18,7 @@ from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.corpora import Corpus, Sources, as_corpus
 from medagent.retrieval.embedders import DEFAULT_EMBEDDER, Embedder, embedder_from_identity
 from medagent.retrieval.errors import EmptyCorpusError, IndexMismatchError
-from medagent.retrieval.ingest import chunk_part, ingest, preview_sync, remove_lost
+from medagent.retrieval.ingest import Ingest, chunk_part
 from medagent.retrieval.ingest_policy import Changes, ChunkedDocument
 from medagent.retrieval.lexical import LexicalIndex
 from medagent.retrieval.locking import LOCKS, writing
@@ -136,7 +136,7 @@ def sync_index(
             f"index {folder}: has the format before this one, and --dry_run would change it. Sync it without --dry_run."
         )
     with closing(PassageStore(folder, manifest.dimension)) as store:
-        preview_sync(store, corpus, embedder, manifest.settings.chunking, changes)
+        Ingest(store, corpus, embedder, manifest.settings.chunking, changes).preview()
     return manifest
 
 
@@ -206,10 +206,10 @@ def _fill(
 ) -> Manifest:
     with closing(PassageStore(folder, embedder.dimension)) as store:
         store.upgrade()
-        chunking = manifest.settings.chunking
-        ingest(store, corpus, embedder, chunking, progress, changes=changes, changed_again=changed_again)
-        if prune and remove_lost(store, corpus, changes):
-            ingest(store, corpus, embedder, chunking, progress, changes=changes, changed_again=True)
+        ingest = Ingest(store, corpus, embedder, manifest.settings.chunking, changes)
+        ingest.read(progress, changed_again=changed_again)
+        if prune and ingest.remove_lost():
+            ingest.read(progress, changed_again=True)
         if not len(store):
             reasons = "; ".join(f"{where} {reason}" for where, reason in store.skipped(limit=3))
             raise EmptyCorpusError(

@@ -55,10 +55,6 @@ class Changes:
         """Note one."""
         self.rows.append((what, which, why))
 
-    def extend(self, other: Changes) -> None:
-        """Take over those of a part of the call."""
-        self.rows += other.rows
-
     def write(self, folder: Path) -> Path:
         """Write all but the unchanged as JSON lines into the index's folder; returns the file."""
         path = folder / CHANGES_FILE
@@ -87,70 +83,51 @@ class ChunkedDocument:
     by_path: bool = False
 
 
-@dataclass
-class Decisions:
-    """The outcome: passages to write, each with its document's name, skipped ones, the tables' changes, the report."""
-
-    fresh: list[tuple[Passage, str]] = field(default_factory=list)
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-    tables: DocumentChanges = field(default_factory=DocumentChanges)
-    changes: Changes = field(default_factory=Changes)
+Unit = ChunkedDocument | Skipped | Withdrawn
 
 
-def decide(
-    store: PassageStore, units: Sequence[tuple[ChunkedDocument | Skipped | Withdrawn, str, str]], parts: Collection[str]
-) -> Decisions:
-    """Decide on units, each with its part and the part's reading. `parts` are those of the corpus."""
-    return _IngestPolicy(store, units, parts).run()
+class IngestPolicy:
+    """The decisions on a batch: passages to write (`fresh`, each with its document's name), and what else changes."""
 
-
-class _IngestPolicy:
-    def __init__(
-        self,
-        store: PassageStore,
-        units: Sequence[tuple[ChunkedDocument | Skipped | Withdrawn, str, str]],
-        parts: Collection[str],
-    ) -> None:
-        self._units, self._parts, self._out = units, parts, Decisions()
+    def __init__(self, store: PassageStore, units: Sequence[tuple[Unit, str, str]], parts: Collection[str]) -> None:
+        """Decide on units, each with its part and the part's reading. `parts` are those of the corpus."""
+        self.skipped: list[tuple[str, str]] = []
+        self.tables, self.changes, self._parts = DocumentChanges(), Changes(), parts
         documents = [unit for unit, _, _ in units if isinstance(unit, ChunkedDocument)]
         said = [name for unit, _, _ in units if isinstance(unit, Withdrawn) for name in unit.names]
-        digests = {id(each): document_digest(each.passages) for each in documents}
-        self._digests = digests
+        self._digests = {id(each): document_digest(each.passages) for each in documents}
         names = [
             name
             for each, part, _ in units
             if isinstance(each, ChunkedDocument)
-            for name in (each.name, _suffixed(each.name, part), _suffixed(each.name, digests[id(each)]))
+            for name in (each.name, _suffixed(each.name, part), _suffixed(each.name, self._digests[id(each)]))
         ]
         self._named = store.documents.named(said)
         self._held = store.documents.held([*names, *said, *(name for _, name in self._named)])
-        keys = [key for each in documents for key in _keys(each)]
+        passages = [passage for each in documents for passage in each.passages]
+        keys = [key for each in documents for key in (each.name, *each.aliases)]
+        keys += [key for each in passages for key in (each.id, f"digest:{each.digest}")]
         self._withdrawn = store.documents.withdrawn([*keys, *said])
-        self._owners = store.owners([passage.id for each in documents for passage in each.passages])
+        self._owners = store.owners([passage.id for passage in passages])
         self._held |= store.documents.held(set(self._owners.values()) - set(self._held))
         self._fresh: dict[str, tuple[Passage, ...]] = {}
-
-    def run(self) -> Decisions:
-        """Decide in the order of reading."""
-        for unit, part, reading in self._units:
+        for unit, part, reading in units:  # in the order of reading
             if isinstance(unit, Skipped):
                 self._skip(unit.where, unit.reason)
             elif isinstance(unit, Withdrawn):
                 self._withdraw(unit, part)
             else:
                 self._document(unit, part, reading)
-        out = self._out
-        out.fresh = [(passage, name) for name, passages in self._fresh.items() for passage in passages]
-        out.tables.held = {name: held for name, held in out.tables.held.items() if name not in out.tables.gone}
-        return out
+        self.fresh = [(passage, name) for name, passages in self._fresh.items() for passage in passages]
+        self.tables.held = {name: held for name, held in self.tables.held.items() if name not in self.tables.gone}
 
     def _skip(self, where: str, reason: str) -> None:
-        self._out.skipped.append((where, reason))
-        self._out.changes.add("skipped", where, reason)
+        self.skipped.append((where, reason))
+        self.changes.add("skipped", where, reason)
 
     def _withdraw(self, said: Withdrawn, part: str) -> None:
-        self._out.skipped.append((said.where, said.reason))
-        named = self._named | self._out.tables.aliases
+        self.skipped.append((said.where, said.reason))
+        named = self._named | self.tables.aliases
         names = {*said.names, *(name for alias, name in named if alias in said.names)}
         newer = [
             name
@@ -160,26 +137,26 @@ class _IngestPolicy:
             and _file_number(self._held[name].version) > _file_number(said.version)
         ]
         if newer:
-            self._out.changes.add("older", said.where, "the deletion is older than what the index holds")
+            self.changes.add("older", said.where, "the deletion is older than what the index holds")
             return
         for name in names:
-            known = self._out.tables.withdrawn.get(name) or self._withdrawn.get(name)
+            known = self.tables.withdrawn.get(name) or self._withdrawn.get(name)
             if known is not None and known.kind == "allowed":
                 continue
             later = known is None or _file_number(said.version) >= _file_number(known.version)
             if known is None or (known.kind == "deleted" and (said.kind != "deleted" or later)):
                 made = Withdrawal(name, said.kind, said.reason, said.version, said.names[0], part)
-                self._out.tables.withdrawn[name] = self._withdrawn[name] = made
+                self.tables.withdrawn[name] = self._withdrawn[name] = made
         allowed = {name for name in names if (out := self._withdrawn.get(name)) and out.kind == "allowed"}
         known_here = sorted(name for name in names - allowed if name in self._held)
         for name in known_here:
             self._drop(name)
-            self._out.changes.add("retracted" if said.kind == "retracted" else "deleted", name, said.reason)
+            self.changes.add("retracted" if said.kind == "retracted" else "deleted", name, said.reason)
         if not known_here:
-            self._out.changes.add("skipped", said.where, said.reason)
+            self.changes.add("skipped", said.where, said.reason)
 
     def _drop(self, name: str) -> None:
-        self._out.tables.gone.add(name)
+        self.tables.gone.add(name)
         self._held.pop(name, None)
         self._fresh.pop(name, None)
 
@@ -210,7 +187,7 @@ class _IngestPolicy:
             found = replace(found, name=held.name)
         if held is not None and held.digest != digest and self._is_another(found, held, part, reading):
             apart = _suffixed(found.name, digest if held.part == part else part)
-            self._out.changes.add("told apart", found.where, f"is {apart}")
+            self.changes.add("told apart", found.where, f"is {apart}")
             passages = tuple(replace(each, id=apart + each.id.removeprefix(found.name)) for each in passages)
             found = replace(found, name=apart)
             held = self._held.get(apart)
@@ -219,7 +196,7 @@ class _IngestPolicy:
     def _write(
         self, found: ChunkedDocument, passages: tuple[Passage, ...], held: IndexedDocument | None, now: IndexedDocument
     ) -> None:
-        tables, changes = self._out.tables, self._out.changes
+        tables, changes = self.tables, self.changes
         elsewhere = held is not None and held.part not in ("", now.part)
         if held is not None and held.digest == now.digest:
             again = (held.part, held.reading) == (now.part, now.reading)
@@ -231,7 +208,7 @@ class _IngestPolicy:
             now = replace(now, version=version)
         elif held is not None and now.version < held.version:
             changes.add("older", found.where, "the index holds a newer version")
-            self._out.skipped.append((found.where, "is older than the version in the index"))
+            self.skipped.append((found.where, "is older than the version in the index"))
             if elsewhere:
                 tables.seen.add((now.name, now.part))
             now = held if elsewhere else replace(held, reading=now.reading)
@@ -261,7 +238,7 @@ class _IngestPolicy:
     def _with_own_id(self, passage: Passage, name: str) -> Passage:
         """The passage, with a suffix of its document where its id is another document's."""
         owner = self._owners.setdefault(passage.id, name)
-        if owner == name or owner in self._out.tables.gone:
+        if owner == name or owner in self.tables.gone:
             self._owners[passage.id] = name
             return passage
         suffix = hashlib.sha256(name.encode()).hexdigest()[:8]
@@ -289,8 +266,8 @@ class _IngestPolicy:
 
     def _keep_out(self, found: ChunkedDocument, out: Withdrawal) -> None:
         reason = f"stays out: {out.reason}"
-        self._out.changes.add("kept out", found.where, reason)
-        self._out.skipped.append((found.where, reason))
+        self.changes.add("kept out", found.where, reason)
+        self.skipped.append((found.where, reason))
         if found.name in self._held:
             self._drop(found.name)
 
@@ -299,11 +276,6 @@ def _part_exists(part: str) -> bool:
     """Whether a part of a corpus of files is where it was; a folder that was moved is not."""
     corpus, _, name = part.rpartition("::")
     return bool(corpus) and ((Path(corpus) / name).exists() or Path(corpus).is_file())
-
-
-def _keys(found: ChunkedDocument) -> list[str]:
-    passages = [key for each in found.passages for key in (each.id, f"digest:{each.digest}")]
-    return [found.name, *found.aliases, *passages]
 
 
 def _suffixed(name: str, by: str) -> str:

@@ -100,3 +100,8 @@ def embedder_of(folder: Path, manifest: Manifest, embedder: Embedder | None = No
     embedder = embedder_from_identity(manifest.embedder) if embedder is None else embedder
     check_embedder(folder, manifest, embedder)
     return embedder
+
+
+def embedder_of_index(folder: Path, device: str | None = None) -> Embedder:
+    """The embedder that an index was built with, on a device."""
+    return embedder_from_identity(Manifest.read(folder).embedder, device=device)

@@ -10,10 +10,9 @@ from urllib.parse import quote
 from pydantic import Field
 
 from medagent.retrieval.batching import SearchBatcher
-from medagent.retrieval.embedders import embedder_from_identity
 from medagent.retrieval.errors import RetrievalError, needs_package
 from medagent.retrieval.filters import EXAMPLE, FIELDS, Filter
-from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.manifest import embedder_of_index
 from medagent.retrieval.search import HybridRetriever
 
 WHERE = (
@@ -90,5 +89,4 @@ def make_server(retriever: HybridRetriever) -> Any:
 
 def run_mcp(index: Path, *, device: str | None) -> None:
     """Serve an index on standard input and output until the client leaves."""
-    retriever = HybridRetriever(str(index), embedder_from_identity(Manifest.read(index).embedder, device=device))
-    make_server(retriever).run("stdio")
+    make_server(HybridRetriever(str(index), embedder_of_index(index, device))).run("stdio")

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import overload
+from typing import Generic, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from medagent.retrieval.analysis import Analyser
-from medagent.retrieval.cache import HitCache
 from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.filters import NO_FILTER, Filter
-from medagent.retrieval.fusion import Fetch, Ranking, fused_hits, nearest_rows
+from medagent.retrieval.fusion import Ranking, drop_duplicates, evidence_level, fuse, nearest_rows
 from medagent.retrieval.index import open_vectors
 from medagent.retrieval.lexical import LexicalIndex
 from medagent.retrieval.locking import ReadLock
@@ -30,6 +29,39 @@ from medagent.retrieval.settings import SearchSettings
 from medagent.retrieval.store import PassageStore
 from medagent.retrieval.vectors import exact_nearest
 
+MAX_HITS = 50  # longer results are not cached, as the cache is bounded by its number of queries
+K, V = TypeVar("K"), TypeVar("V")
+
+
+class LRUCache(Generic[K, V]):
+    """Loads once what many threads ask for, one thread at a time; it holds the last `size` values."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._held: OrderedDict[K, V] = OrderedDict()
+        self._lock, self._load_lock = Lock(), Lock()
+
+    def __len__(self) -> int:
+        """Number of cached values."""
+        return len(self._held)
+
+    def get(self, keys: Sequence[K], load: Callable[[list[K]], list[V]], *, keep: bool = True) -> list[V]:
+        """The value of each key; `load` gives those of unknown keys, which are cached where `keep` says so."""
+        with self._lock:
+            known = {key: self._held[key] for key in keys if key in self._held}
+            for key in known:
+                self._held.move_to_end(key)
+        missing = [key for key in dict.fromkeys(keys) if key not in known]
+        if missing:
+            with self._load_lock:
+                loaded = dict(zip(missing, load(missing), strict=True))
+            known |= loaded
+            with self._lock:
+                self._held |= loaded if keep else {}
+                while len(self._held) > self._size:
+                    self._held.popitem(last=False)
+        return [known[key] for key in keys]
+
 
 class IndexRetriever(ABC):
     """The searches of indexes on this machine, one or several as one, cached; safe to call from threads."""
@@ -40,7 +72,8 @@ class IndexRetriever(ABC):
         self, embedder: Embedder, settings: SearchSettings, reranker: Reranker | None, cache_size: int, where: Filter
     ) -> None:
         self.embedder, self.settings, self.where = embedder, settings, where
-        self._reranker, self._cache = reranker, HitCache(cache_size)
+        self._reranker = reranker
+        self._cache: LRUCache[tuple[str, int, Filter], list[Hit]] = LRUCache(cache_size)
 
     @abstractmethod
     def close(self) -> None:
@@ -74,23 +107,46 @@ class IndexRetriever(ABC):
 
     def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
         """Search only the passages that `where` lets through."""
-        return self._cache.hits(queries, top_k, self.where & where, self._search)
+        if isinstance(queries, str):
+            raise TypeError(f"queries: found the text {queries[:40]!r}, wanted a list of texts. Give [query].")
+        where = self.where & where
+
+        def search(keys: list[tuple[str, int, Filter]]) -> list[list[Hit]]:
+            return self._search([query for query, _, _ in keys], top_k, where)
+
+        found = self._cache.get([(query, top_k, where) for query in queries], search, keep=top_k <= MAX_HITS)
+        return [list(hits) for hits in found]
 
     def _search(self, queries: list[str], top_k: int, where: Filter) -> list[list[Hit]]:
         depth = max(self.settings.num_candidates, top_k)
         dense, lexical = self.rankings(queries, num_candidates=depth, where=where)
-        return [
-            fused_hits(
-                query,
-                *pair,
-                top_k=top_k,
-                settings=self.settings,
-                fetch=self.fetch,
-                words=self.words,
-                reranker=self._reranker,
+        return [self._hits(query, *pair, top_k) for query, *pair in zip(queries, dense, lexical, strict=True)]
+
+    def _hits(self, query: str, dense: Ranking, lexical: Ranking, top_k: int) -> list[Hit]:
+        """At most `top_k` hits without repeats and those below the floor, best first; a reranker orders last."""
+        settings = self.settings
+        fused = fuse(dense, lexical, settings)
+        if self._reranker is not None:
+            rows = [row for row, _ in fused[: max(self._reranker.num_candidates, top_k)]]
+            scored = zip(rows, self._reranker.scores(query, self.fetch(rows)), strict=True)
+            fused = sorted(scored, key=lambda item: -item[1])
+        elif settings.evidence_weight:
+            passages = self.fetch([row for row, _ in fused])
+            levels = [settings.evidence_weight * evidence_level(passage.about.types) for passage in passages]
+            weighed = [(row, score * (1 + level)) for (row, score), level in zip(fused, levels, strict=True)]
+            fused = sorted(weighed, key=lambda item: (-item[1], item[0]))
+        ranked = self._passages_of(fused, top_k)
+        if settings.floor:
+            ranked = (
+                pair for pair in ranked if self.words.coverage(query, [pair[0].indexed_text])[0] >= settings.floor
             )
-            for query, *pair in zip(queries, dense, lexical, strict=True)
-        ]
+        return [Hit(*pair) for _, pair in zip(range(top_k), drop_duplicates(ranked, settings.collapse), strict=False)]
+
+    def _passages_of(self, ranked: list[tuple[int, float]], size: int) -> Iterator[tuple[Passage, float]]:
+        """Passages with their scores, `size` at a time, as mostly the first of them are enough."""
+        for start in range(0, len(ranked), size):
+            some = ranked[start : start + size]
+            yield from zip(self.fetch([row for row, _ in some]), (score for _, score in some), strict=True)
 
 
 class HybridRetriever(IndexRetriever):
@@ -128,10 +184,8 @@ class HybridRetriever(IndexRetriever):
             raise
         super().__init__(embedder, settings or manifest.settings.search, reranker, cache_size, only)
         self.words = self.lexical.words
-        self._passages: OrderedDict[int, Passage] = OrderedDict()
+        self._passages: LRUCache[int, Passage] = LRUCache(4 * self.settings.num_candidates + cache_size)
         self._matching = lru_cache(maxsize=16)(self._store.matching)
-        self._max_passages = 4 * self.settings.num_candidates + cache_size
-        self._lock = Lock()
         if not self.where.empty and not len(self.rows_matching(self.where)):
             self.close()
             raise IndexMismatchError(f"index {folder}: no passage fits the filter {self.where}.")
@@ -207,16 +261,7 @@ class HybridRetriever(IndexRetriever):
 
     def fetch(self, rows: Sequence[int]) -> list[Passage]:
         """The passages of rows. The last ones are cached, as a few are found again and again."""
-        with self._lock:
-            held = {row: self._passages[row] for row in rows if row in self._passages}
-        held |= self._store.fetch([row for row in rows if row not in held])
-        with self._lock:
-            for row in rows:
-                self._passages[row] = held[row]
-                self._passages.move_to_end(row)
-            while len(self._passages) > self._max_passages:
-                self._passages.popitem(last=False)
-        return [held[row] for row in rows]
+        return self._passages.get(rows, self._read)
 
     def rows_matching(self, where: Filter) -> NDArray[np.int64]:
         """Row numbers that a filter lets through, in order."""
@@ -226,7 +271,7 @@ class HybridRetriever(IndexRetriever):
 class StoredPassages(Sequence[Passage]):
     """Passages of indexes as a sequence that does not hold them in memory."""
 
-    def __init__(self, fetch: Fetch, rows: NDArray[np.int64]) -> None:
+    def __init__(self, fetch: Callable[[Sequence[int]], list[Passage]], rows: NDArray[np.int64]) -> None:
         """`rows` are those that `fetch` takes, in order."""
         self._fetch, self._rows = fetch, rows
 

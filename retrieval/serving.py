@@ -22,10 +22,9 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from medagent.retrieval.batching import SearchBatcher
-from medagent.retrieval.embedders import embedder_from_identity
 from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.filters import EXAMPLE, Filter
-from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.manifest import embedder_of_index
 from medagent.retrieval.passages import Hit, Passage, replace_surrogates
 from medagent.retrieval.rerank import CrossEncoderReranker
 from medagent.retrieval.search import HybridRetriever
@@ -176,9 +175,8 @@ def contents_of(passage: Passage) -> dict[str, str]:
 
 def serve(index: Path, *, host: str, port: int, max_batch: int, reranker: str | None, device: str | None) -> None:
     """Open an index and serve it until interrupted."""
-    embedder = embedder_from_identity(Manifest.read(index).embedder, device=device)
     second = CrossEncoderReranker(reranker, device=device) if reranker else None
-    retriever = HybridRetriever(str(index), embedder, reranker=second)
+    retriever = HybridRetriever(str(index), embedder_of_index(index, device), reranker=second)
     print(f"Serving {index} ({len(retriever):,} passages) at http://{host}:{port}; documentation at /docs.", flush=True)
     hosts = LOOPBACK if host in LOOPBACK else ("*",)
     uvicorn.run(make_app(retriever, max_batch=max_batch, hosts=hosts), host=host, port=port, log_level="warning")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,20 +47,21 @@ def index_build(
         device: Device to embed on, such as cuda or cpu. By default it is a GPU where there is one.
         overwrite: Replace an index of other content there.
     """
-    from medagent.cli.index import build_with_progress
+    from medagent.cli.index import report_changes
+    from medagent.evaluation.corpora import named_corpus
+    from medagent.retrieval.embedders import embedder_from_identity
+    from medagent.retrieval.index import build_index
     from medagent.retrieval.settings import Chunking, IndexSettings, SearchSettings
+    from medagent.starter.index import STARTER_INDEX
 
-    search = SearchSettings(floor=floor, evidence_weight=evidence_weight)
-    settings = IndexSettings(Chunking(max_tokens, overlap_tokens), analyser, chroma=chroma, search=search)
-    build_with_progress(
-        corpus,
-        Path(out),
-        embedder=embedder,
-        settings=settings,
-        dense_weight=dense_weight,
-        device=device,
-        overwrite=overwrite,
-    )
+    chunking, ready = Chunking(max_tokens, overlap_tokens), embedder_from_identity(embedder, device=device)
+    weight = ready.dense_weight if dense_weight is None else dense_weight
+    search = SearchSettings(dense_weight=weight, floor=floor, evidence_weight=evidence_weight)
+    settings = IndexSettings(chunking, analyser, chroma=chroma, search=search)
+    if corpus in ("starter", "starter:train"):
+        settings = replace(STARTER_INDEX, chroma=chroma)
+    build = partial(build_index, named_corpus(corpus), out, ready, settings=settings, overwrite=overwrite)
+    report_changes(Path(out), build)
 
 
 def index_add(index: str, corpus: str, device: str | None = None) -> None:
@@ -69,9 +72,13 @@ def index_add(index: str, corpus: str, device: str | None = None) -> None:
         corpus: As for `medagent index build`.
         device: Device to embed on.
     """
-    from medagent.cli.index import update_with_progress
+    from medagent.cli.index import report_changes
+    from medagent.evaluation.corpora import named_corpus
+    from medagent.retrieval.index import add_to_index
+    from medagent.retrieval.manifest import embedder_of_index
 
-    update_with_progress(corpus, Path(index), device=device)
+    ready = embedder_of_index(Path(index), device)
+    report_changes(Path(index), partial(add_to_index, index, named_corpus(corpus), ready))
 
 
 def index_sync(index: str, corpus: str, dry_run: bool = False, device: str | None = None) -> None:
@@ -83,9 +90,14 @@ def index_sync(index: str, corpus: str, dry_run: bool = False, device: str | Non
         dry_run: Print what would change, and change nothing.
         device: Device to embed on.
     """
-    from medagent.cli.index import update_with_progress
+    from medagent.cli.index import report_changes
+    from medagent.evaluation.corpora import named_corpus
+    from medagent.retrieval.index import sync_index
+    from medagent.retrieval.manifest import embedder_of_index
 
-    update_with_progress(corpus, Path(index), device=device, sync=True, dry_run=dry_run)
+    ready = embedder_of_index(Path(index), device)
+    sync = partial(sync_index, index, named_corpus(corpus), ready, dry_run=dry_run)
+    report_changes(Path(index), sync, dry_run=dry_run)
 
 
 def index_restore(index: str, names: list[str]) -> None:
@@ -156,16 +168,15 @@ def index_verify(index: str, repair: bool = False) -> None:
         repair: First rebuild damaged vectors, Chroma and BM25 from the passages.
     """
     from medagent.cli.progress import index_bars
-    from medagent.retrieval.embedders import embedder_from_identity
     from medagent.retrieval.errors import IndexMismatchError
     from medagent.retrieval.maintenance import rebuild_index, verify_index
-    from medagent.retrieval.manifest import Manifest
+    from medagent.retrieval.manifest import Manifest, embedder_of_index
 
-    manifest = Manifest.read(Path(index))
+    folder, embedder = Path(index), embedder_of_index(Path(index))
     with index_bars() as show:
         if repair:
-            manifest = rebuild_index(Path(index), embedder_from_identity(manifest.embedder), progress=show)
-        checks = verify_index(Path(index), embedder_from_identity(manifest.embedder), progress=show)
+            rebuild_index(folder, embedder, progress=show)
+        checks = verify_index(folder, embedder, progress=show)
     for check in checks:
         print(
             f"{'PROBLEM' if check.problem else 'ok     '}  {check.name}{': ' if check.problem else ''}{check.problem}"
@@ -176,6 +187,7 @@ def index_verify(index: str, repair: bool = False) -> None:
             f"medagent index verify {index} --repair. Otherwise restore it from a backup, or build it again with "
             "--overwrite."
         )
+    manifest = Manifest.read(folder)
     print(f"Version {manifest.version}, content {manifest.content_sha256[:16]}: {manifest.num_passages:,} passages.")
 
 

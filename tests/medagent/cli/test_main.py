@@ -138,7 +138,7 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch, capsys) -> None:
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("medagent.cli.index.build_with_progress", interrupted)
+    monkeypatch.setattr("medagent.cli.index.report_changes", interrupted)
     assert main(["index", "build", "starter"]) == 130
     assert "same command again" in capsys.readouterr().err
 
