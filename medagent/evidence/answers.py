@@ -26,10 +26,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class Citation:
-    """A cited passage under the number by which it was shown.
-
-    `sentence` is the span of the sentence nearest to the answer, in characters of the passage's text.
-    """
+    """A cited passage under its number; `sentence` is the span in its text of the sentence nearest to the answer."""
 
     number: int
     passage: Passage
@@ -73,13 +70,10 @@ class SearchStep:
 class Answer:
     """A checked answer, as people are shown it.
 
-    `text` cites only passages that were shown. If the answer is `withheld`, it is the verdict's text instead, and
-    `nearest` are passages on the question's subject. `removed_citations` counts the citations that were removed.
-    `letter` is the option named: None where none or several are, or where the answer says another thing. `urgent` is
-    the line that belongs above the answer to a person in danger. `logprob` is the policy's mean log-prob of the tokens
-    of its last turn, None where it gives none; it says nothing of truth. `rewritten_question` is the question that was
-    put, where it is not the one that was asked. `follow_ups` are questions on the same subject that may be asked next.
-    `searches` are the agent's own; in JSON the turns have them.
+    `text` cites only passages that were shown; `removed_citations` counts the others. If the answer is `withheld`, it
+    is the verdict's text instead, and `nearest` are passages on the question's subject. `letter` is the option named.
+    `urgent` is the line above the answer to a person in danger. `logprob` is the mean log-prob of the last turn's
+    tokens, None where the policy gives none. `rewritten_question` is the question that was put, if it was another.
     """
 
     text: str
@@ -142,22 +136,16 @@ async def answer_job(
     history: Sequence[str] = (),
     on_turn: Callable[[Turn], None] | None = None,
 ) -> Answer:
-    """Roll out one job and check its answer. The library, the command line and the service all use this.
-
-    `history` is what the asker said before, as far as it may tell of an emergency.
-    """
+    """Roll out one job and check its answer. `history` is what the asker said before; it may tell of an emergency."""
     return await answered(await agent.run(job, on_turn=on_turn, batcher=search), check, search, history=history)
 
 
 async def answered(
     rollout: Rollout, check: EvidenceCheck, search: SearchBatcher, *, history: Sequence[str] = ()
 ) -> Answer:
-    """The answer of a rollout. One more search finds passages near a withheld answer, else questions to ask next.
-
-    `history` as in `answer_job`.
-    """
+    """The answer of a rollout. One more search finds passages near a withheld answer, else questions to ask next."""
     found = await asyncio.to_thread(checked, rollout, check)
-    found = replace(found, urgent=check.emergencies.line_of([rollout.question.text, *history]))
+    found = replace(found, urgent=check.emergencies.line_for(rollout.question.text, *history))
     if found.withheld:
         return replace(found, nearest=await check.nearest(rollout, search))
     return found if found.urgent else replace(found, follow_ups=await check.follow_ups(rollout, found.verdict, search))
@@ -198,16 +186,10 @@ def checked(rollout: Rollout, check: EvidenceCheck) -> Answer:
 
 
 def _without_unknown(text: str, *, shown: int) -> tuple[str, int]:
-    removed = 0
-
-    def keep(found: re.Match[str]) -> str:
-        nonlocal removed
-        if 1 <= int(found[1]) <= shown:
-            return found[0]
-        removed += 1
-        return ""
-
-    return _NUMBER.sub(keep, text).strip(), removed
+    unknown = [found for found in _NUMBER.finditer(text) if not 1 <= int(found[1]) <= shown]
+    for found in reversed(unknown):
+        text = text[: found.start()] + text[found.end() :]
+    return text.strip(), len(unknown)
 
 
 def nearest_sentence(passage: str, answer: str) -> tuple[int, int]:

@@ -34,10 +34,9 @@ SHOWN_KINDS: dict[Shown, tuple[EvidenceKind, ...]] = {
 
 @dataclass(frozen=True)
 class EvidenceCheck:
-    """How answers are judged and shown.
+    """How answers are judged, and which are `shown`: stated ones, partly stated ones too, or all, with their verdicts.
 
-    `shown`: "stated" shows answers that a passage states. "partly" also shows those of which a part is stated. "all"
-    shows every answer under its verdict, for those who study the agent. `names` are the corpus's titles.
+    `names` are the corpus's titles.
     """
 
     names: Names = field(default_factory=lambda: Names(()))
@@ -72,15 +71,14 @@ class EvidenceCheck:
         return verdict.unsafe or verdict.kind not in SHOWN_KINDS[self.shown]
 
     async def nearest(self, rollout: Rollout, search: SearchBatcher) -> tuple[Passage, ...]:
-        """Passages on the question's subject, where no answer is shown: those of the rollout and of a search for it.
-
-        A search that fails offers what the rollout has.
-        """
-        found = await _read_and_found(rollout, rollout.question.text, search)
-        return nearest_of(found, Asked.of(rollout.question))
+        """The passages of the rollout and of one search that share most of the question's subject, three at most."""
+        asked, found = Asked.of(rollout.question), await _read_and_found(rollout, rollout.question.text, search)
+        shares = {each.id: (asked.share_in(words_of(each)), each) for each in found}.values()
+        near = sorted((each for each in shares if each[0] >= NEAR), key=lambda each: -each[0])
+        return tuple(passage for _, passage in near[:NEAREST])
 
     async def follow_ups(self, rollout: Rollout, verdict: EvidenceVerdict, search: SearchBatcher) -> tuple[str, ...]:
-        """Questions that may be asked next, see `medagent.evidence.check`; none where no answer is stated."""
+        """Questions that may be asked next; none where no answer is stated."""
         subject = subject_of(rollout, verdict)
         if not subject:
             return ()
@@ -95,14 +93,6 @@ async def _read_and_found(rollout: Rollout, query: str, search: SearchBatcher) -
     except RetrievalError as error:
         log.warning("the search for what may be offered failed (%s); passages of the rollout are.", error)
     return found
-
-
-def nearest_of(passages: Sequence[Passage], asked: Asked) -> tuple[Passage, ...]:
-    """The passages that share most of the question's subject, three at most; none that shares little."""
-    distinct = list({passage.id: passage for passage in passages}.values())
-    shares = [asked.share_in(words_of(passage)) for passage in distinct]
-    order = sorted((at for at, share in enumerate(shares) if share >= NEAR), key=lambda at: -shares[at])
-    return tuple(distinct[at] for at in order[:NEAREST])
 
 
 def names_of(retriever: Retriever) -> Names:
@@ -133,12 +123,7 @@ def subject_of(rollout: Rollout, verdict: EvidenceVerdict) -> str:
 
 
 def follow_ups(question: str, subject: str, passages: Sequence[Passage]) -> tuple[str, ...]:
-    """Three questions on the subject at most.
-
-    Only kinds of the same sort of subject are offered, so that nobody is asked how a drug is inherited. A kind is
-    offered where one of the passages with the subject as title has its words; that the agent can answer it is not
-    promised.
-    """
+    """Three questions on the subject at most: of kinds for the same sort of subject that its own passages tell."""
     asked = asked_for(question)
     sorts = {kind.of for kind in asked if kind.of}
     told = [passage.text for passage in passages if folded(passage.title) == folded(subject)]

@@ -1,8 +1,7 @@
 """Drugs and numbers that a text names and no passage contains.
 
-A wrong drug or a wrong dose is what an answer harms by. Whether one is right cannot be known here; whether a passage
-that was shown contains it can. Drugs are found by the stems of the World Health Organization's international
-nonproprietary names (-mab, -pril, ...) and a list of names without a stem. Brand names are not known.
+Drugs are found by the stems of the World Health Organization's international nonproprietary names (-mab, -pril, ...)
+and a list of names without a stem. Brand names are not known.
 """
 
 from __future__ import annotations
@@ -106,12 +105,7 @@ def _listed() -> Mapping[str, str]:
 
 
 def named_in(text: str) -> Named:
-    """The drugs and numbers of a text. Citations, option letters and numbers of a list's items are none.
-
-    >>> found = named_in("Start metoprolol 12.5 mg twice daily [1]")
-    >>> sorted(found.drugs), sorted(found.numbers)
-    (['metoprolol'], [('12.5', 'mg')])
-    """
+    """The drugs and numbers of a text, without citations, option letters and a list's own numbers."""
     plain = _RANGE.sub(" \u2013 ", _LETTER_OR_ITEM.sub(" ", without_citations(text)))
     drugs = set()
     for word in (found[0].lower() for found in _WORD.finditer(plain)):
@@ -138,7 +132,6 @@ def _numbers(plain: str) -> Iterable[tuple[str, str]]:
 
 
 def _measured(digits: str, unit: str) -> tuple[str, str]:
-    """The number without marks and idle zeros, in one unit of its kind."""
     scaled, exponent = _SCALES.get(unit, (unit, 0))
     value = Decimal(digits.replace(",", "")).scaleb(exponent).normalize()
     return f"{value:f}", scaled

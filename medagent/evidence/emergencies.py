@@ -1,13 +1,8 @@
-"""Questions that may come from a person in danger get a fixed line above any answer, whatever the agent says.
-
-The patterns stand in a file (`emergencies.yaml`). They are a net with holes: a question that none of them knows gets no
-line, and an exam question may get one.
-"""
+"""Questions that may come from a person in danger get a fixed line above any answer, by the patterns of a file."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -70,24 +65,13 @@ class Emergencies:
                 "medagent/evidence/emergencies.yaml: kinds, each with a line and regular expressions."
             ) from error
 
-    def line_for(self, question: str) -> str | None:
-        """The line that belongs above an answer to this question, None where none does.
-
-        >>> Emergencies.load(number="112").line_for("My father has crushing chest pain")
-        'This may be an emergency. Call 112 now. Do not wait for an answer here.'
-        """
-        plain = folded(question).replace("\u2019", "'")
-        plain = plain if len(plain) <= 2 * LONGEST else f"{plain[:LONGEST]} {plain[-LONGEST:]}"
-        pleads = bool(self.pleading.search(plain))
-        return next(
-            (
-                line
-                for line, pattern, unless in self.kinds
-                if pattern.search(plain) and (pleads or not unless.search(plain))
-            ),
-            None,
-        )
-
-    def line_of(self, questions: Iterable[str]) -> str | None:
-        """The line for the first of several questions that has one."""
-        return next((line for line in map(self.line_for, questions) if line), None)
+    def line_for(self, *questions: str) -> str | None:
+        """The line above an answer to these questions: that of the first which has one, None where none has."""
+        for question in questions:
+            plain = folded(question).replace("\u2019", "'")
+            plain = plain if len(plain) <= 2 * LONGEST else f"{plain[:LONGEST]} {plain[-LONGEST:]}"
+            pleads = bool(self.pleading.search(plain))
+            for line, known, unless in self.kinds:
+                if known.search(plain) and (pleads or not unless.search(plain)):
+                    return line
+        return None

@@ -17,7 +17,6 @@ from medagent.types import LETTERS, Question
 
 LONG_SUBJECT = 6  # words; a longer one is a case, and no passage repeats all of it
 ENOUGH_OF_A_CASE = 0.75  # share of its words
-MAX_ABOUT = 2  # headings that a verdict names
 CLAUSE = 4  # words of an answer that says more than a name
 _DECISION = re.compile(r"^\W*(?:yes|no|maybe)\W*$", re.IGNORECASE)
 _LEADING_DECISION = re.compile(r"^\s*(?:yes|no)\b[,.:;]\s+(?=\w)", re.IGNORECASE)
@@ -72,7 +71,7 @@ def read_answer(answer: str, question: Question, *, shown: int) -> Said:
     contradicts = False
     if letter and content_words(plain):
         said = content_words(plain)
-        shares = [_overlap(said, content_words(each)) for each in question.options]
+        shares = [len(said & words) / len(said | words) for words in map(content_words, question.options)]
         at = LETTERS.index(letter)
         better = any(share >= shares[at] for other, share in enumerate(shares) if other != at)
         ours, theirs = forms(plain), forms(option)  # "clear corneas" are not the option's "cloudy corneas"
@@ -83,16 +82,10 @@ def read_answer(answer: str, question: Question, *, shown: int) -> Said:
     return Said(tuple(statements), letter, decision, contradicts, bool(decides))
 
 
-def _overlap(said: frozenset[str], option: frozenset[str]) -> float:
-    """How much an answer and an option have in common (Jaccard)."""
-    return len(said & option) / len(said | option) if said | option else 0.0
-
-
 def kinds_beside(title: str, question: str, asked: Asked) -> tuple[tuple[QuestionKind, ...], frozenset[str]]:
     """The kinds that a question asks for beside a passage's title, and the forms of what is only named.
 
-    Of "the side effects of digoxin toxicity" the toxicity is a name, and no passage with that title tells them by it.
-    A question that asks for nothing beside the title asks for what the title says.
+    In "the side effects of digoxin toxicity" the toxicity is a name, and no passage with that title tells them by it.
     """
     own = frozenset(asked.subject)
     at = question.lower().find(title.lower()) if title else -1
@@ -102,10 +95,7 @@ def kinds_beside(title: str, question: str, asked: Asked) -> tuple[tuple[Questio
 
 @lru_cache(maxsize=4_096)
 def words_of(passage: Passage, name: str = "") -> frozenset[str]:
-    """The forms of a passage's words. Those of a name that is the answer do not make the passage one on the subject.
-
-    "Whipple triad" in a passage on insulinoma says nothing of Whipple disease.
-    """
+    """The forms of a passage's words, without a name that is the answer: it does not make the passage the subject's."""
     return forms(f"{passage.title}\n{passage.section}\n{without_name(passage.text, name)}")
 
 
@@ -113,11 +103,6 @@ def without_name(text: str, name: str) -> str:
     """The text without a name; a clause of `CLAUSE` words or more may name the subject itself."""
     short = name and len(forms(name)) < CLAUSE
     return re.sub(re.escape(name), " ", text, flags=re.IGNORECASE) if short else text
-
-
-def headings(passages: Sequence[Passage]) -> list[str]:
-    """The headings of passages, each once, two at most."""
-    return list(dict.fromkeys(passage.heading or passage.id for passage in passages))[:MAX_ABOUT]
 
 
 def quoted(names: Sequence[str], last: str = "and") -> str:

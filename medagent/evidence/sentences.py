@@ -23,7 +23,7 @@ DENIAL = re.compile(
     re.IGNORECASE,
 )
 _QUESTION = re.compile(r"\?[\s\"'\u2019\u201d)\]]*$")  # a sentence that asks states nothing
-SUPPOSED = re.compile(
+SUPPOSED = re.compile(  # a belief or a guess; "may" alone is none, as in "symptoms may include"
     r"\b(?:(?:some|many|most|researchers|scientists|doctors|experts|physicians) (?:\w+ )?(?:believe|think|suspect)|"
     r"(?:is|are|was|were) (?:believed|thought|suspected)|(?:not|un)(?: yet)? ?(?:known|clear|certain|proven)|"
     r"(?:may|might|could) result from|possible causes?|one theory|theor(?:y|ies)|hypothes\w+|speculat\w+)\b",
@@ -37,16 +37,10 @@ def denies(text: str) -> bool:
     return bool(DENIAL.search(text))
 
 
-def supposes(text: str) -> bool:
-    """Whether a text gives what it says as a belief or a guess. "May" alone is none: "symptoms may include"."""
-    return bool(SUPPOSED.search(text))
-
-
 def stating_windows(name: str, text: str, *, denied: bool) -> list[str]:
     """The sentences of a text that state a name; `denied`: the question asks for what is denied.
 
-    A clause that holds all words of the name decides whether it is denied, else the whole sentence. A sentence that
-    points back takes the one before it along. Numbers stand with their units and the word after them.
+    A clause that holds all words of the name decides whether it is denied, else the whole sentence.
     """
     wanted, named = forms(name), named_in(name)
     if not wanted:
@@ -113,10 +107,7 @@ _ARTICLES = r"(?:an?\s+|the\s+)?"
 
 
 def names_a_gene(answer: str, sentence: str, question: str) -> bool:
-    """Whether the sentence calls the answer a gene. True if the question does not ask which gene.
-
-    In "the CGG triplet in the FMR1 gene" FMR1 is the gene. In a list of genes each must be one.
-    """
+    """Whether the sentence calls the answer, or each of a list, a gene. True if no gene is asked for."""
     if not _ASKS_FOR_A_GENE.search(question):
         return True
     parts = [part.strip() for part in re.split(r",|;|\b(?:and|or)\b", answer) if part.strip()]
@@ -143,10 +134,7 @@ def _is_called_a_gene(answer: str, plain: str, sentence: str) -> bool:
 
 
 def gives_a_name(answer: str, sentence: str, question: str) -> bool:
-    """Whether the sentence gives the answer as another name. True if the question asks for no name.
-
-    The long form of an abbreviation must have its letters.
-    """
+    """Whether the sentence gives the answer as another name. True if the question asks for no name."""
     if not any(kind.name == "a name" for kind in asked_for(question)):
         return True
     if _ABBREVIATION.search(question):
@@ -165,11 +153,7 @@ def gives_a_name(answer: str, sentence: str, question: str) -> bool:
 
 
 def _has_letters(short: str, long: str) -> bool:
-    """Whether an abbreviation's letters come one after the other, the first of them first.
-
-    >>> _has_letters("gerd", "gastroesophageal reflux disease"), _has_letters("aids", "hiv")
-    (True, False)
-    """
+    """Whether the long form has the abbreviation's letters one after the other, the first of them first."""
     letters = iter(re.sub(r"\W", "", long))
     return long[:1] == short[:1] and all(letter in letters for letter in short)
 
@@ -230,11 +214,7 @@ _ANY_SORT = re.compile(_ASKED.format("|".join(sort.nouns for sort in _SORTS)), r
 
 
 def without_sort(question: str) -> str:
-    """The question with spaces for the noun that says what sort of thing is asked for.
-
-    >>> without_sort("Which nerves hurt?").split()
-    ['Which', 'hurt?']
-    """
+    """The question with spaces for the noun that says what sort of thing is asked for."""
     found = _ANY_SORT.match(question)
     if not found:
         return question
@@ -243,10 +223,7 @@ def without_sort(question: str) -> str:
 
 
 def is_of_sort(answer: str, text: str, question: str) -> bool:
-    """Whether an answer is of the sort that a question asks for: by its own words, or by those of a text beside it.
-
-    "The enzyme aspartoacylase" is an enzyme. In "an enzyme breaks down GM2 ganglioside" the ganglioside is none.
-    """
+    """Whether an answer is of the sort that a question asks for: by its own words, or by those of a text beside it."""
     found = _ANY_SORT.match(question)
     if not found:
         return True
@@ -263,11 +240,7 @@ def is_of_sort(answer: str, text: str, question: str) -> bool:
 
 
 def says_too_little(answer: str, question: str) -> bool:
-    """Whether an answer has nothing but words that fit any condition, such as "mild" or "signs and symptoms".
-
-    >>> says_too_little("treatment", "How is gout treated?"), says_too_little("surgery", "How is gout treated?")
-    (True, False)
-    """
+    """Whether an answer has nothing but words that fit any condition, such as "mild" or "signs and symptoms"."""
     counts = bool(_COUNTS_OR_GRADES.search(question))
     return not counts and bool(forms(answer)) and set(re.findall(r"\w+", folded(answer))) <= _TOO_LITTLE
 
@@ -279,10 +252,7 @@ def breaks_off(answer: str) -> bool:
 
 
 def defines(answer: str, sentence: str, question: str, subject: frozenset[str]) -> bool:
-    """False if the question asks what a thing is, and the sentence says the answer before it names the thing.
-
-    "Collapse of the lung occurs in endometriosis" does not say what endometriosis is. "... is called anosmia" does.
-    """
+    """False if the question asks what a thing is, and the sentence says the answer before it names the thing."""
     asked = _WHAT_IS.match(question)
     if not asked or asked_for(question) or _MORE_THAN_A_NAME.search(asked["rest"]):
         return True
@@ -295,11 +265,7 @@ def defines(answer: str, sentence: str, question: str, subject: frozenset[str]) 
 
 
 def echoes(answer: str, title: str, question: str, subject: frozenset[str]) -> bool:
-    """Whether an answer only names the question's subject, or another disease of that name where none is asked for.
-
-    "Sickle cell anemia" answers nothing that is asked of sickle cell disease. A question that describes its subject,
-    or asks for a name or for what a drug treats, asks for that name.
-    """
+    """Whether an answer only names the question's subject, or another disease of that name where none is asked for."""
     said = forms(answer)
     kinds = {kind.name for kind in asked_for(question)}
     if describes(question) or not said & subject or "a name" in kinds or _DOES_SOMETHING.search(question):

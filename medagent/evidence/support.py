@@ -4,17 +4,16 @@
 share of citations that count. A citation counts where its statement is entailed, unless the passage alone does not
 entail it and the others do without it.
 
-Entailment is judged by words, or by a model that is named (`NLIModel`). Words cannot tell who did what to whom, and
-miss most paraphrases.
+Entailment is judged by words, or by a model that is named (`NLIModel`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import Stemmer
 import torch
@@ -93,15 +92,10 @@ class LexicalRule:
     """Words alone.
 
     A name is entailed by a text with all its content words. A sentence is entailed by a sentence of the text that has
-    its word stems and numbers, and is denied if and only if it is. What stands in an adjunct ("in gout") may come from
-    elsewhere in the text. Where the text's sentence points back ("it", "they"), the one before belongs to
-    it.
+    its word stems and numbers, and is denied if and only if it is. An adjunct ("in gout") may come from elsewhere.
     """
 
-    @property
-    def label(self) -> str:
-        """See `Entailment`."""
-        return "words"
+    label: ClassVar[str] = "words"
 
     def __call__(self, pairs: Sequence[tuple[str, Statement]]) -> list[bool]:
         """See `Entailment`."""
@@ -139,8 +133,8 @@ def windows_of(text: str) -> list[str]:
 class NLIModel:
     """A cross-encoder for natural language inference, by name or folder, such as cross-encoder/nli-deberta-v3-small.
 
-    Its labels must hold one that begins with "entail". A statement is entailed where that label is the likeliest. Pairs
-    are judged `batch` at once. The longer text of a pair above `max_tokens` is truncated: the passage or passages.
+    A statement is entailed where the label that begins with "entail" is the likeliest. The longer text of a pair above
+    `max_tokens`, the passage, is truncated.
 
     Raises:
         InputError: the model cannot be loaded, or has no such label.
@@ -192,23 +186,17 @@ def statements_of(answer: str, claim: str, question: str, *, shown: int) -> list
     def real(text: str) -> tuple[int, ...]:
         return tuple(dict.fromkeys(number for number in citations(text) if 1 <= number <= shown))
 
-    sentences = _with_their_citations(split_sentences(answer))
+    sentences: list[str] = []
+    for sentence in split_sentences(answer):
+        leading = _LEADING_CITATIONS.match(sentence)
+        if leading and sentences:  # after a full stop they belong to the sentence before
+            sentences[-1] += f" {leading[0].strip()}"
+            sentence = sentence[leading.end() :]
+        if content_words(without_citations(sentence)):
+            sentences.append(sentence)
     if len(sentences) < 2 and len(content_words(without_citations(answer)) - content_words(claim)) < SHORTEST_SENTENCE:
         return [Statement(claim, real(answer), question, name=True)]
     return [Statement(_tidy(sentence), real(sentence)) for sentence in sentences]
-
-
-def _with_their_citations(sentences: Sequence[str]) -> list[str]:
-    """The sentences that say something. Citations after a full stop belong to the sentence before it."""
-    found: list[str] = []
-    for sentence in sentences:
-        leading = _LEADING_CITATIONS.match(sentence)
-        if leading and found:
-            found[-1] += f" {leading[0].strip()}"
-            sentence = sentence[leading.end() :]
-        if content_words(without_citations(sentence)):
-            found.append(sentence)
-    return found
 
 
 def _tidy(sentence: str) -> str:
@@ -227,12 +215,7 @@ class Support:
 
     def __add__(self, other: Support) -> Support:
         """Both together."""
-        return Support(
-            self.statements + other.statements,
-            self.entailed + other.entailed,
-            self.citations + other.citations,
-            self.counted + other.counted,
-        )
+        return Support(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 def support_of(statements: Sequence[Statement], texts: Sequence[str], entails: Entailment) -> Support:

@@ -2,10 +2,7 @@
 
 Two matches decide. *Subject*: every word by which the question names its subject stands in the passage, or in another
 one that was shown and that names the passage's subject. *Answer*: the passage entails what is said, by words or by a
-model (`medagent.evidence.support`). The passage must also tell the kind of thing that was asked for, such as a
-treatment. The model's own words on its sources do not count.
-
-Words decide strictly, so the verdict errs towards less. docs/serving-figures.md says how often.
+model (`medagent.evidence.support`), and tells the kind of thing that was asked for, such as a treatment.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ from medagent.evidence.drugs_and_doses import named_in
 from medagent.evidence.reading import (
     LONG_SUBJECT,
     Asked,
-    headings,
     kinds_beside,
     numbered,
     quoted,
@@ -29,6 +25,7 @@ from medagent.evidence.reading import (
     words_of,
 )
 from medagent.evidence.sentences import (
+    SUPPOSED,
     breaks_off,
     defines,
     denies,
@@ -39,7 +36,6 @@ from medagent.evidence.sentences import (
     near_sentences,
     says_too_little,
     stating_windows,
-    supposes,
 )
 from medagent.evidence.support import Entailment, LexicalRule, Statement, content_words
 from medagent.evidence.words import Names, describes, forms, subject_words, tells, what_is_asked
@@ -68,8 +64,7 @@ class EvidenceVerdict:
 
     `stated_in` are the numbers of the passages that state it. `text` says the verdict in a sentence or two. `missing`
     are words of the question that those passages lack. `did_you_mean` are titles of the corpus near a misspelt name.
-    `unsafe`: the answer names a dose that no passage it cites contains, and is never shown.
-    `contradicts`: the letter that is marked belongs to another text.
+    `unsafe`: the answer names a dose that no passage it cites contains. `contradicts`: the letter is another text's.
     """
 
     kind: EvidenceKind
@@ -237,7 +232,7 @@ class _Judgement:
     def _only_supposed(self, number: int) -> bool:
         """Whether a passage gives the name as a belief or a guess alone."""
         windows = self._close_windows(number) if self._name else []
-        return bool(windows) and all(map(supposes, windows))
+        return bool(windows) and all(map(SUPPOSED.search, windows))
 
     def _answers(self, number: int) -> bool:
         """Whether a name is more than the question's subject again, and of the sort that is asked for."""
@@ -278,7 +273,9 @@ class _Judgement:
         return self._with_names(EvidenceKind.SOMETHING_ELSE, text, missing)
 
     def _about(self, numbers: Sequence[int]) -> str:
-        return f"The passage is about {quoted(headings([self._passages[number - 1] for number in numbers]))}"
+        passages = [self._passages[number - 1] for number in numbers]
+        headings = list(dict.fromkeys(passage.heading or passage.id for passage in passages))
+        return f"The passage is about {quoted(headings[:2])}"
 
     def _not_said(self, text: str) -> EvidenceVerdict:
         everywhere = frozenset[str]().union(*(words_of(passage) for passage in self._passages))
@@ -295,8 +292,7 @@ class _Judgement:
 
     def _repeats(self) -> bool:
         """Whether a name that is the answer stands in the question already."""
-        claim = self._name
-        return bool(claim) and content_words(claim) <= content_words(self._question.text)
+        return bool(self._name) and content_words(self._name) <= content_words(self._question.text)
 
     @property
     def _name(self) -> str:

@@ -87,11 +87,7 @@ def folded(text: str) -> str:
 
 
 def form(word: str) -> str:
-    """The form under which a folded word is compared.
-
-    >>> form("tumours") == form("tumor"), form("anaemia") == form("anemia")
-    (True, True)
-    """
+    """The form under which a folded word is compared: "tumours" as "tumor", "anaemia" as "anemia"."""
     word = _IRREGULAR.get(word, word)
     american = word.replace("ae", "e").replace("oe", "e")
     if len(american) > 4:
@@ -100,11 +96,7 @@ def form(word: str) -> str:
 
 
 def named_words(text: str) -> list[tuple[str, str]]:
-    """The words of a text but stop words, in order: form, and as it is written.
-
-    >>> [form for form, _ in named_words("Hepatitis A and type 1 diabetes")]
-    ['hepatitisa', 'type1', 'diabet']
-    """
+    """The words of a text but stop words, in order: form, and as it is written. "Hepatitis A" is one word."""
     found = []
     for match in _TOKEN.finditer(_CONTRACTED.sub("", _POSSESSIVE.sub("", text))):
         bound = match["kind"] or match["rank"]
@@ -119,27 +111,20 @@ def forms(text: str) -> frozenset[str]:
     return frozenset(each for each, _ in named_words(text))
 
 
-@lru_cache(maxsize=1)
-def _frame_forms() -> frozenset[str]:
-    return frozenset(form(word) for word in FRAME)
+_FRAME_FORMS = frozenset(map(form, FRAME))
 
 
 def subject_words(question: str) -> dict[str, str]:
-    """The words of a question that name something: their forms, each with the word as it is written, in order.
+    """The words of a question, given `without_kinds`, that name something: form -> word as written, in order.
 
-    Give the question without the words of its kind (`medagent.evidence.words.without_kinds`).
+    A word one letter away from such as "syndrome" is no name that the corpus could lack.
     """
     found: dict[str, str] = {}
     for each, word in named_words(_IDLE_PRIMARY.sub("", question)):
-        if each not in _frame_forms() and not _is_misspelt_frame(word):
+        misspelt = (OSA.distance(folded(word), frame, score_cutoff=1) <= 1 for frame in MISSPELT_FRAME)
+        if each not in _FRAME_FORMS and not any(misspelt):
             found.setdefault(each, word)
     return found
-
-
-def _is_misspelt_frame(word: str) -> bool:
-    """Whether a word is one letter away from such as "syndrome"; it is no name that the corpus could lack."""
-    low = folded(word)
-    return any(OSA.distance(low, frame, score_cutoff=1) <= 1 for frame in MISSPELT_FRAME)
 
 
 # Before these a question says what it asks for; after them, of what.
@@ -178,11 +163,7 @@ def question_kinds() -> tuple[QuestionKind, ...]:
 
 
 def asked_for(question: str) -> tuple[QuestionKind, ...]:
-    """The kinds of what a question asks for; those of its description of a subject are none.
-
-    >>> [kind.name for kind in asked_for("Which drug treats the disease whose sign is Koplik spots?")]
-    ['treatment']
-    """
+    """The kinds of what a question asks for. A sign by which it describes its subject is none."""
     for part in (what_is_asked(question), folded(question)):
         found = tuple(kind for kind in question_kinds() if kind.asked.search(part))
         if found:
@@ -191,11 +172,7 @@ def asked_for(question: str) -> tuple[QuestionKind, ...]:
 
 
 def what_is_asked(question: str) -> str:
-    """The question, folded, up to where it describes its subject.
-
-    >>> what_is_asked("Which drug treats the disease whose sign is swelling without hives?")
-    'which drug treats the disease '
-    """
+    """The question, folded, up to where it describes its subject: "which drug treats the disease"."""
     plain = folded(question)
     ends = [found.start() for pattern in (_OF_WHICH, _WITH_A) if (found := pattern.search(plain))]
     return plain[: min(ends, default=len(plain))]
@@ -207,10 +184,7 @@ def describes(question: str) -> bool:
 
 
 def tells(text: str, kinds: tuple[QuestionKind, ...]) -> bool:
-    """Whether a text tells something of one of the kinds, and of all that are needed; true where no kind is known.
-
-    "How is gout treated in pregnancy?" needs both: pregnancy alone tells of no treatment.
-    """
+    """Whether a text tells something of one of the kinds, and of all that are needed; true where no kind is known."""
     plain = folded(text)
     told = [kind for kind in kinds if kind.said.search(plain)]
     asked = [kind for kind in kinds if not kind.needed] or list(kinds)
@@ -218,11 +192,7 @@ def tells(text: str, kinds: tuple[QuestionKind, ...]) -> bool:
 
 
 def without_kinds(question: str) -> str:
-    """The question with spaces for the words of any kind; its other words stay where they are.
-
-    >>> without_kinds("Which drug treats gout?").split()
-    ['Which', 'gout?']
-    """
+    """The question with spaces for the words of any kind; its other words stay where they are."""
     for kind in question_kinds():
         question = kind.asked.sub(lambda found: " " * len(found[0]), question)
     return question
@@ -233,17 +203,8 @@ SHORTEST = 4  # letters; of shorter words too many are near
 LONGEST_NAME = 8  # words; longer titles are sentences
 
 
-def edits_allowed(word: str) -> int:
-    """How many letters may be wrong in a word: one in four, rounded up, and three at most."""
-    return min(3, (len(word) + 3) // 4)
-
-
 class Names:
-    """The titles of a corpus, looked up by their words.
-
-    Each distinct title is held once, with its words, some hundred bytes. Longer titles than `LONGEST_NAME` words are
-    left out: they name no one thing.
-    """
+    """The titles of a corpus, looked up by their words; those of more than `LONGEST_NAME` words name no one thing."""
 
     def __init__(self, titles: Iterable[str]) -> None:
         self._titles: dict[str, frozenset[str]] = {}
@@ -267,12 +228,7 @@ class Names:
         return len(self._titles)
 
     def near(self, subject: Mapping[str, str], missing: Sequence[str]) -> list[str]:
-        """Titles that the subject of a question may mean, the nearest first, three at most.
-
-        `subject` are the question's words by their forms. `missing` are the forms that a passage lacks. Those that no
-        title spells so may be misspelt. A title counts that has a word near one. Among equally near titles, those with
-        more of the other words come first, then the shorter.
-        """
+        """Titles with a word near one of `subject` that passages lack and no title spells so; three, nearest first."""
         known = {form for form, word in subject.items() if folded(word) in self._spelt}
         ranked: dict[str, tuple[float, int, int, str]] = {}
         for word in (folded(subject[form]) for form in missing if form not in known):
@@ -288,10 +244,9 @@ class Names:
         return list(spelt.values())[:MAX_NAMES]
 
     def _words_near(self, word: str) -> list[tuple[str, float]]:
-        """Words within the allowed distance: insertions, deletions, substitutions and swaps of neighbours."""
         if len(word) < SHORTEST:
             return []
-        allowed = edits_allowed(word)
+        allowed = min(3, (len(word) + 3) // 4)  # one letter in four
         near: list[tuple[str, float]] = []
         for length in range(len(word) - allowed, len(word) + allowed + 1):
             found = process.extract(
