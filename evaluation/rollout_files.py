@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from medagent.answer_forms import FORM_HINTS
-from medagent.evaluation.grading.grade import grade
+from medagent.errors import ConfigError
+from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.files import write_whole
+from medagent.policies.turn_ends import first_end
+from medagent.protocol import TurnProtocol
 from medagent.retrieval.passages import Hit, Passage
-from medagent.types import Question, Rollout, StopReason, Turn
+from medagent.types import LETTERS, Question, Rollout, StopReason, Turn
 
 
 def readable(rollout: Rollout) -> dict[str, Any]:
@@ -113,3 +116,126 @@ def write_records(path: Path, rollouts: Sequence[Rollout]) -> None:
     """Write rollouts as JSON lines, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, "".join(json.dumps(readable(rollout), ensure_ascii=False) + "\n" for rollout in rollouts))
+
+
+Read = TypeVar("Read")
+
+
+def read_lines(path: Path, read: Callable[[Any, int], Read], *, wanted: str) -> Iterator[Read]:
+    """What `read` makes of each JSON line and its number.
+
+    Raises:
+        ConfigError: `read` raises an error; it names the line and what is `wanted`.
+    """
+    with path.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                made = read(json.loads(line), number)
+            except (KeyError, TypeError, AttributeError, ValueError) as error:
+                raise ConfigError(
+                    f"{path}, line {number}: found {line[:80]!r} ({error}), wanted {wanted}. Correct the line."
+                ) from error
+            yield made
+
+
+def given_rollout(row: object, number: int, protocol: TurnProtocol) -> Rollout:
+    """The rollout of a row that a person may have written, on the line of that number.
+
+    It needs "question" and "turns". A turn needs "text", and so does each of its "passages".
+
+    Raises:
+        ValueError: it is no dialogue, or says what cannot be read.
+    """
+    given = _checked(row, "the line", dict)
+    json.dumps(given, ensure_ascii=False).encode()  # half a character (a lone surrogate) is refused here
+    _checked(given.get("question"), "question", str)
+    options = _options(given.get("options"))
+    turns = _checked(given.get("turns"), "turns", list)
+    turns = [_turn(turn, f"{number}.{at}", protocol) for at, turn in enumerate(turns)]
+    last = turns[-1]["text"] if turns else ""
+    end = first_end(last, tuple(block.end for block in protocol.blocks))  # where the run ends the turn
+    completed = {
+        "kind": "all",
+        "gold_passage_ids": [],
+        "meta": {},
+        "aliases": [],
+        "policy_version": 0,
+        "sample": 0,
+        "reward": 0.0,
+        "verdict": "correct",
+        "stop_reason": "answered",
+        "question_id": f"line {number}",
+        "answer": protocol.parse(last[:end]).answer,
+        **{name: value for name, value in given.items() if value is not None},
+        "options": options,
+        "gold": _gold(given.get("gold"), options),
+        "turns": turns,
+    }
+    return rollout_from(completed)
+
+
+def is_right(row: Mapping[str, Any], rollout: Rollout) -> bool:
+    """Whether a dialogue answers right: as its verdict says, else by its gold answer; without both it does.
+
+    Raises:
+        ValueError: the verdict is none of `Verdict`.
+    """
+    if "verdict" not in row:
+        return not rollout.question.answer or grade(rollout).correct
+    verdict = row["verdict"]
+    if isinstance(verdict, bool) or verdict in (None, ""):
+        return bool(verdict)
+    known = [each.value for each in Verdict]
+    if str(verdict).lower() not in known:
+        raise ValueError(f"verdict: found {verdict!r}, wanted one of {', '.join(known)}, true or false")
+    return str(verdict).lower() == Verdict.CORRECT
+
+
+def _checked(value: object, name: str, kind: type[Read]) -> Read:
+    if not isinstance(value, kind):
+        words = {str: "a text", list: "a list", dict: "an object"}
+        raise ValueError(f"{name}: found {value!r:.60}, wanted {words[kind]}")
+    return value
+
+
+def _turn(turn: object, name: str, protocol: TurnProtocol) -> dict[str, Any]:
+    given = _checked(turn, "a turn", dict)
+    text = _checked(given.get("text"), "text", str)
+    passages = [_passage(each, f"{name}.{at}") for at, each in enumerate(given.get("passages") or [])]
+    return {**given, "query": given.get("query") or protocol.parse(text).query, "passages": passages}
+
+
+def _passage(passage: object, name: str) -> dict[str, Any]:
+    given = _checked(passage, "a passage", dict)
+    _checked(given.get("text"), "text", str)
+    given = {key: value for key, value in given.items() if value is not None}
+    found = {"id": name, "title": "", "source": "", "score": 0.0, **given}
+    return {**found, **{key: str(found[key]) for key in ("id", "title", "source")}}
+
+
+def _options(options: Any) -> dict[str, str]:
+    """The options by their letters, in the letters' order."""
+    named = dict(zip(LETTERS, options, strict=False)) if isinstance(options, list) else options or {}
+    if not isinstance(named, dict) or len(named) < len(options or ()) or sorted(named) != list(LETTERS[: len(named)]):
+        raise ValueError(
+            f"options: found {json.dumps(options)[:80]}, wanted an object whose keys are the letters A, B and so on "
+            f"without a gap, {LETTERS[-1]} at most, or a list"
+        )
+    return {letter: str(named[letter]) for letter in sorted(named)}
+
+
+def _gold(gold: Any, options: Mapping[str, str]) -> str:
+    """The gold answer; with options the letter of one of them, which may be named by its text."""
+    gold = gold[0] if isinstance(gold, list) and len(gold) == 1 else "" if gold is None else gold
+    if isinstance(gold, str):
+        if not gold or not options or gold in options:
+            return gold
+        said = gold.strip().lower()
+        named = [letter for letter, option in options.items() if option.strip().lower() == said]
+        named = named or [letter for letter in options if letter.lower() == said]
+        if len(named) == 1:
+            return named[0]
+    wanted = f"one of the letters {', '.join(options)}, or the text of one option" if options else "a text"
+    raise ValueError(f"gold: found {gold!r}, wanted {wanted}")

@@ -25,8 +25,8 @@ from medagent.training.memory.batch_size_tuning import Work
 from medagent.training.module import AgentModule
 from medagent.training.preference.module import PreferenceModule, pair_metrics
 from medagent.training.preference.pairs import Pairs, PreferencePair
-from medagent.training.sft.data import EpochLine, HeldOutMetrics, PassData, question_key, split
-from medagent.training.sft.supervised import to_imitate
+from medagent.training.sft.data import PassData
+from medagent.training.sft.supervised import EpochLine, HeldOutMetrics, to_imitate
 
 HELD_OUT = {"preference/loss": "preference/held_out_loss", "preference/accuracy": "preference/held_out_accuracy"}
 
@@ -103,25 +103,13 @@ class PreferenceData(PassData[PreferencePair]):
         read = self.source.read(folder, self.agent_settings, module.tokenizer)
         if trainer.is_global_zero and not trainer.global_step:  # else a checkpoint has them
             module.shared_base.token_counts.read(self.source.sampled_tokens)
-        _, out = split([pair.chosen for pair in read], self.held_out_share, seed=self.seed)
-        held_out = {question_key(rollout.question) for rollout in out}
-        self.items, self.held_out = [], []
-        for pair in read:
-            (self.held_out if question_key(pair.question) in held_out else self.items).append(pair)
         told = ", ".join(f"{count:,} {what}" for what, count in sorted(self.source.left_out.items())) or "nothing"
-        kept_back = f", {len(self.held_out)} held out" if self.held_out else ""
-        self.check_size(trainer.world_size, "data.pairs", f"read: {len(read)}{kept_back}; left out: {told}")
-        if trainer.is_global_zero:
-            print(f"{len(self.items)} pairs{kept_back}. Left out: {told}.", flush=True)
+        self.take(trainer, read, "pairs", read=len(read), left_out=told)
         return super().train_dataloader()
 
     def length_of(self, item: PreferencePair) -> int:
         """See `PassData.length_of`."""
         return item.length
-
-    def weight_of(self, item: PreferencePair) -> int:
-        """1: pairs weigh the same."""
-        return 1
 
     def step_of(self, items: Sequence[PreferencePair], *, pad_id: int, total: int, factor: float) -> Experience:
         """See `PassData.step_of`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import Agent, Job, rollout_seed
@@ -20,13 +18,13 @@ from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.modes import Mode
-from medagent.evaluation.rollout_files import rollout_from
+from medagent.evaluation.rollout_files import given_rollout, is_right, read_lines
 from medagent.protocol import TurnProtocol
 from medagent.training.agent_data import AgentSettings
 from medagent.training.default_callbacks import tokens_to_sample
 from medagent.training.rollouts.stale_rollouts import read_rollouts, write_rollouts
-from medagent.training.sft.jsonl_dialogues import completed, is_right
-from medagent.training.sft.tokenized_dialogues import encoded
+from medagent.training.sft.data import encoded
+from medagent.training.sft.dialogues import sampling_bar
 from medagent.types import Question, Rollout
 
 SEARCHES = (Mode.SEARCH, Mode.FORCED_SEARCH)
@@ -162,7 +160,7 @@ class GivenPairs(Pairs):
                 left_out["rollouts of other modes than search"] += 1
                 continue
             made, why = encoded([rollout], settings, tokenizer, wrong=not rollout.success)
-            left_out.update({f"rollouts that {reason.in_words}": count for reason, count in why.items()})
+            left_out.update({f"rollouts that {reason}": count for reason, count in why.items()})
             (alone if number is None else tied.setdefault(number, [])).extend(made)
         pairs, unpaired = self._pairing.pairs(alone)
         left_out.update(unpaired)
@@ -175,29 +173,20 @@ class GivenPairs(Pairs):
 
     def _rollouts(self, protocol: TurnProtocol) -> Iterator[tuple[Rollout, str, int | None]]:
         """Each rollout with its mode, and the number of its line where that is a pair."""
-        with self._path.open(encoding="utf-8-sig") as lines:
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line)
-                    tied = isinstance(row, dict) and ("chosen" in row or "rejected" in row)
-                    if tied:
-                        chosen, rejected = (
-                            graded_row(row[name], number, protocol, success=name == "chosen")
-                            for name in ("chosen", "rejected")
-                        )
-                        if rejected.question.text != chosen.question.text:
-                            raise ValueError("chosen and rejected answer different questions")
-                        yield chosen, Mode.SEARCH, number
-                        yield replace(rejected, question=chosen.question), Mode.SEARCH, number
-                    else:
-                        yield graded_row(row, number, protocol), row.get("mode", Mode.SEARCH), None
-                except (KeyError, TypeError, AttributeError, ValueError) as error:
-                    raise ConfigError(
-                        f"{self._path}, line {number}: found {line[:80]!r} ({error}), wanted a rollout with question, "
-                        "turns and verdict (or gold), or an object with chosen and rejected. Correct the line."
-                    ) from error
+
+        def read(row: Any, number: int) -> list[tuple[Rollout, str, int | None]]:
+            if not (isinstance(row, dict) and ("chosen" in row or "rejected" in row)):
+                return [(graded_row(row, number, protocol), row.get("mode", Mode.SEARCH), None)]
+            chosen = graded_row(row["chosen"], number, protocol, success=True)
+            rejected = graded_row(row["rejected"], number, protocol, success=False)
+            if rejected.question.text != chosen.question.text:
+                raise ValueError("chosen and rejected answer different questions")
+            rejected = replace(rejected, question=chosen.question)
+            return [(chosen, Mode.SEARCH, number), (rejected, Mode.SEARCH, number)]
+
+        wanted = "a rollout with question, turns and verdict (or gold), or an object with chosen and rejected"
+        for rollouts in read_lines(self._path, read, wanted=wanted):
+            yield from rollouts
 
 
 def graded_row(row: Any, number: int, protocol: TurnProtocol, *, success: bool | None = None) -> Rollout:
@@ -206,7 +195,7 @@ def graded_row(row: Any, number: int, protocol: TurnProtocol, *, success: bool |
     Raises:
         ValueError: the row is no rollout, or nothing tells whether it is right.
     """
-    rollout = rollout_from(completed(row, number, protocol))
+    rollout = given_rollout(row, number, protocol)
     if success is None and "verdict" not in row and not rollout.question.answer:
         raise ValueError("neither verdict nor gold: nothing tells whether it is right")
     return rollout.graded(rollout.reward, success=is_right(row, rollout) if success is None else success)
@@ -245,23 +234,14 @@ class SampledPairs(Pairs):
         """See `Pairs.sample`."""
         folder.mkdir(parents=True, exist_ok=True)
         own = list(enumerate(self._parts))[rank::ranks]
-        columns = (
-            TextColumn("sampling pairs"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[right]} right"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, disable=rank > 0) as bars:
-            task = bars.add_task("", total=sum(len(part) for _, part in own) * self._samples, right=0)
-            right = 0
+        total = sum(len(part) for _, part in own) * self._samples
+        with sampling_bar("sampling pairs", total, shown=rank == 0) as show:
             for number, part in own:
                 path = self._path(folder, number)
                 rollouts = read_rollouts(path) if path.exists() else self._rollouts(agent, part, temperature)
                 if not path.exists():
                     write_rollouts(path, rollouts)
-                right += sum(rollout.success for rollout in rollouts)
-                bars.update(task, advance=len(rollouts), right=right)
+                show(rollouts)
 
     def missing(self, folder: Path) -> int:
         """See `Pairs.missing`."""

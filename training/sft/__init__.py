@@ -3,8 +3,7 @@
 from medagent.lazy import lazy
 
 _NAMES = {
-    "dialogues": ("Demonstrations", "MixedDemonstrations", "Part", "RejectionSampled"),
-    "jsonl_dialogues": ("GivenDialogues",),
+    "dialogues": ("Demonstrations", "GivenDialogues", "MixedDemonstrations", "Part", "RejectionSampled"),
     "scripted": ("ScriptedDemonstrations",),
     "supervised": ("HeldOutLoss", "SupervisedData", "SupervisedModule", "SupervisedProgress"),
 }

@@ -1,80 +1,220 @@
-"""Shared by `medagent sft` and `medagent preference`: held-out questions, epochs over items, a line per epoch."""
+"""Shared by `medagent sft` and `medagent preference`: dialogues in tokens, held-out questions, epochs over items."""
 
 from __future__ import annotations
 
 import math
+import re
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from enum import StrEnum
 from hashlib import sha256
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import torch
-from lightning import Callback, LightningModule, Trainer
-from torch import Tensor
+from lightning import Trainer
 from torch.utils.data import DataLoader, IterableDataset
+from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import rollout_seed
 from medagent.errors import ConfigError
+from medagent.policies.turn_ends import first_end
+from medagent.protocol import Piece, TurnProtocol, encode
+from medagent.retrieval.passages import Hit
 from medagent.retrieval.retriever import Retriever
 from medagent.training.agent_data import AgentData, AgentSettings
-from medagent.training.batching import pack_rows, split_by_length, split_minibatches
+from medagent.training.batching import pack_rows, split_update
 from medagent.training.engines import Engine
 from medagent.training.experience import Experience, consecutive
 from medagent.training.module import AgentModule
 from medagent.training.sharding import over_ranks
-from medagent.types import Question, Rollout
+from medagent.types import Question, Rollout, StopReason, Turn
+from medagent.untrusted_text import harmless_passages, harmless_question
 
-QuestionKey = tuple[str, ...]
+# Names of added tokens by which a model tells who speaks, special or not. A tool call is the agent's own.
+_TELLS_WHO_SPEAKS = re.compile(
+    r"[<\[{|].*(?:im_|turn|header|eot|eom|end|user|assistant|system|human|inst).*[>\]}|]", re.IGNORECASE | re.DOTALL
+)
+MOST_IN_RANGE = 100  # numbers in a range that are looked at one by one
+_RANGE = r"\s*\^?\d{1,3}\s*(?:[-\u2013]\s*\d{1,3}\s*)?"
+# The square brackets of any script, and words that are written with a number.
+_WORDS = r"(?:\s*(?:passages?|sources?|documents?|references?|refs?|docs?|no|see)\b\.?\s*)*"
+_RANGES = rf"{_RANGE}(?:(?:[,;&]|\band\b){_WORDS}{_RANGE})*"
+_BRACKETS = re.compile(rf"[\[［【〔]{_WORDS}({_RANGES})[\]］】〕]", re.IGNORECASE)
 
 
-def question_key(question: Question) -> QuestionKey:
+class LeftOut(StrEnum):
+    """Why a question or a dialogue is left out, as a phrase after a count; names are parts of metrics' names."""
+
+    NO_GOLD = "have no gold answer"
+    NOT_FOUND = "ask for what no search shows"
+    WRONG = "answer wrong"
+    FEW_SEARCHES = "search less than min_searches"
+    SURPLUS = "are more than was asked for"
+    REPEATED = "repeat a question of another part"
+    NO_ANSWER = "end without an answer"
+    AFTER_ANSWER = "go on after an answer"
+    UNREADABLE = "have a turn that neither searches nor answers"
+    MAX_TURNS = "have more than max_turns turns"
+    MAX_TURN_TOKENS = "have a turn over max_turn_tokens"
+    MAX_TOTAL_TOKENS = "exceed max_total_tokens"
+    CITATION = "cite a passage that this run does not show under that number"
+    CONTROL_TOKEN = "write a control token of the tokenizer"  # noqa: S105
+
+
+def in_words(left_out: Mapping[LeftOut, int]) -> str:
+    """Counts by reason, in the order of reasons.
+
+    >>> in_words({LeftOut.CITATION: 0, LeftOut.NO_ANSWER: 2, LeftOut.WRONG: 1})
+    '1 answer wrong, 2 end without an answer'
+    """
+    said = (f"{left_out[reason]} {reason}" for reason in LeftOut if left_out.get(reason))
+    return ", ".join(said) or "none"
+
+
+def encoded(
+    rollouts: Sequence[Rollout], settings: AgentSettings, tokenizer: PreTrainedTokenizerBase, *, wrong: bool = False
+) -> tuple[list[Rollout], Counter[LeftOut]]:
+    """The dialogues in a tokenizer's tokens, all turns as actions, and how many were left out for each reason.
+
+    The tokens are those that the rollout loop would have shown. `wrong`: they are examples of what not to say. Then one
+    may end without an answer, or cite what was never shown.
+    """
+    control = _control_tokens(settings.protocol, tokenizer)
+    made = [_encoded(rollout, settings, tokenizer, control, wrong=wrong) for rollout in rollouts]
+    return [x for x in made if not isinstance(x, LeftOut)], Counter(x for x in made if isinstance(x, LeftOut))
+
+
+def _encoded(
+    rollout: Rollout, settings: AgentSettings, tokenizer: PreTrainedTokenizerBase, control: set[int], *, wrong: bool
+) -> Rollout | LeftOut:
+    limits, protocol = settings.limits, settings.protocol
+    ends = tuple(block.end for block in protocol.blocks)
+    said = [turn.text[: first_end(turn.text, ends)] for turn in rollout.turns]  # where the run ends it
+    texts = [protocol.rest_of_first_turn(tokenizer, text) if number == 0 else text for number, text in enumerate(said)]
+    opened = protocol.opened(tokenizer)
+    parsed = [protocol.parse(text if number else opened + text) for number, text in enumerate(texts)]
+    for turn, read in zip(rollout.turns, parsed, strict=True):
+        if read.query is None and turn.hits and protocol.parse(turn.text).query is None:
+            raise ConfigError(
+                f"demonstration {rollout.question.id}: found passages after a turn that does not search "
+                f"({turn.text[:60]!r}), wanted {protocol.search.start}...{protocol.search.end}."
+            )
+    if not wrong and (rollout.stop_reason is not StopReason.ANSWERED or not parsed or parsed[-1].answer is None):
+        return LeftOut.NO_ANSWER
+    if any(read.answer is not None for read in parsed[:-1]):
+        return LeftOut.AFTER_ANSWER
+    if any(read.query is None for read in parsed[:-1]):
+        return LeftOut.UNREADABLE
+    if len(parsed) > limits.max_turns:
+        return LeftOut.MAX_TURNS
+    turns: list[Turn] = []
+    told: list[Hit] = []  # what the dialogue's own numbers name
+    shown: list[Hit] = []  # what they name in this run
+    for turn, own, text, read in zip(rollout.turns, said, texts, parsed, strict=True):
+        ids, hits = tuple(encode(tokenizer, [Piece(text)])), turn.hits
+        if control & set(ids):
+            return LeftOut.CONTROL_TOKEN
+        if len(ids) > limits.max_turn_tokens:
+            return LeftOut.MAX_TURN_TOKENS
+        if _misnames(own, told, shown, unshown=not wrong):
+            return LeftOut.CITATION
+        observation: list[int] = []
+        if read.query is not None:
+            hits = turn.hits[: settings.top_k]
+            observation, count = protocol.encode_observation(
+                tokenizer,
+                harmless_passages(tokenizer, [hit.passage for hit in hits]),
+                first_number=len(shown) + 1,
+                max_tokens=limits.max_observation_tokens,
+            )
+            hits = hits[:count]
+            told, shown = [*told, *turn.hits], [*shown, *hits]
+        turns.append(Turn(ids, (0.0,) * len(ids), own, read.query, read.answer, hits, tuple(observation)))
+    prompt = tuple(protocol.encode_prompt(tokenizer, harmless_question(tokenizer, rollout.question)))
+    whole = replace(rollout, prompt_ids=prompt, turns=tuple(turns))
+    return whole if len(whole.token_ids) <= limits.max_total_tokens else LeftOut.MAX_TOTAL_TOKENS
+
+
+def _misnames(text: str, told: list[Hit], shown: list[Hit], *, unshown: bool) -> bool:
+    """Whether a number in a turn names another passage than it did for the teacher, or `unshown` what nobody saw."""
+    return any(
+        shown[number - 1] is not told[number - 1] if 1 <= number <= min(len(told), len(shown)) else unshown
+        for number in _numbers(text)
+    )
+
+
+def _numbers(text: str) -> Iterator[int]:
+    """The numbers of passages in brackets, also of lists and ranges such as [1, 3] and [2-4].
+
+    >>> list(_numbers("so [1, 3], [2-4] and [passages 5 and 6], but [IV] and (5)"))
+    [1, 3, 2, 3, 4, 5, 6]
+    """
+    for inside in _BRACKETS.findall(text):
+        for part in re.split(r"[,;&]|\band\b", inside, flags=re.IGNORECASE):
+            first, *last = map(int, re.findall(r"\d+", part))
+            yield from (first, *(range(first + 1, last[-1] + 1) if last and last[-1] - first < MOST_IN_RANGE else last))
+
+
+def _control_tokens(protocol: TurnProtocol, tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Special tokens and role marks that are no mark of the protocol; a tokenizer may call a role mark either."""
+    marks = [*protocol.tag_tokens, *(mark for block in protocol.blocks for mark in (block.start, block.end))]
+    special = {
+        id_
+        for id_, token in tokenizer.added_tokens_decoder.items()
+        if token.special or _TELLS_WHO_SPEAKS.fullmatch(str(token))
+    }
+    return (special | set(tokenizer.all_special_ids)) - set(encode(tokenizer, [Piece(mark) for mark in marks]))
+
+
+def question_key(question: Question) -> tuple[str, ...]:
     """A key equal for equal questions: text and options, whatever their case, spacing, order of options and ids."""
     text, *options = (" ".join(each.lower().split()) for each in (question.text, *question.options))
     return (text, *sorted(options))
 
 
-@dataclass(frozen=True)
-class HeldOutShare:
-    """How many questions are held out: a share below 1, or a whole number of them."""
+def num_held_out(held_out: float, count: int) -> int:
+    """How many of `count` questions are held out: a share below 1, rounded down, or a whole number of them.
 
-    value: float
+    Raises:
+        ConfigError: `held_out` is neither.
 
-    def __post_init__(self) -> None:
-        """Refuse what is neither."""
-        value = self.value
-        if not (math.isfinite(value) and (0 <= value < 1 or (value >= 1 and value == int(value)))):
-            raise ConfigError(
-                f"data.held_out: found {value}, wanted a share of the questions from 0 to below 1, or a whole number."
-            )
-
-    def of(self, count: int) -> int:
-        """So many of `count` questions; a share is rounded down.
-
-        >>> HeldOutShare(0.05).of(119), HeldOutShare(20).of(119)
-        (5, 20)
-        """
-        return int(self.value * count) if self.value < 1 else int(self.value)
+    >>> num_held_out(0.05, 119), num_held_out(20, 119)
+    (5, 20)
+    """
+    if not (math.isfinite(held_out) and (0 <= held_out < 1 or (held_out >= 1 and held_out == int(held_out)))):
+        raise ConfigError(
+            f"data.held_out: found {held_out}, wanted a share of the questions from 0 to below 1, or a whole number."
+        )
+    return int(held_out * count) if held_out < 1 else int(held_out)
 
 
-def split(rollouts: Sequence[Rollout], share: HeldOutShare, *, seed: int) -> tuple[list[Rollout], list[Rollout]]:
-    """The dialogues to imitate and those held out, in their order; no question is in both.
+class HasQuestion(Protocol):
+    """Something that answers a question."""
+
+    @property
+    def question(self) -> Question:
+        """The question."""
+
+
+Item = TypeVar("Item", bound=HasQuestion)
+
+
+def split(items: Sequence[Item], held_out: float, *, seed: int) -> tuple[list[Item], list[Item]]:
+    """The items to train on and those held out, in their order; no question is in both.
 
     A question's hash decides, so it is on the same side whatever other questions there are, but for the last ones.
     """
 
-    def place(key: QuestionKey) -> bytes:
+    def place(key: tuple[str, ...]) -> bytes:
         return sha256("|".join((str(seed), *key)).encode("utf-8", "replace")).digest()
 
-    keys = [question_key(rollout.question) for rollout in rollouts]
+    keys = [question_key(item.question) for item in items]
     questions = sorted(set(keys), key=place)
-    out = set(questions[: share.of(len(questions))])
-    imitated = [rollout for rollout, key in zip(rollouts, keys, strict=True) if key not in out]
-    held_out = [rollout for rollout, key in zip(rollouts, keys, strict=True) if key in out]
-    return imitated, held_out
-
-
-Item = TypeVar("Item")
+    out = set(questions[: num_held_out(held_out, len(questions))])
+    trained_on = [item for item, key in zip(items, keys, strict=True) if key not in out]
+    return trained_on, [item for item, key in zip(items, keys, strict=True) if key in out]
 
 
 class PassData(AgentData, Generic[Item]):
@@ -99,13 +239,13 @@ class PassData(AgentData, Generic[Item]):
         seed: int,
     ) -> None:
         super().__init__(agent, retriever, engine, seed=seed)
+        num_held_out(held_out, 0)  # refuses what is no share
         if batch_size < num_micro_batches:
             raise ConfigError(
                 f"data.batch_size {batch_size}: cannot fill {num_micro_batches} micro-batches. Raise it, or lower "
                 "num_micro_batches."
             )
-        self.batch_size, self.num_micro_batches = batch_size, num_micro_batches
-        self.held_out_share = HeldOutShare(held_out)
+        self.batch_size, self.num_micro_batches, self.held_out_share = batch_size, num_micro_batches, held_out
         self.items: list[Item] = []
         self.held_out: list[Item] = []
 
@@ -113,9 +253,9 @@ class PassData(AgentData, Generic[Item]):
     def length_of(self, item: Item) -> int:
         """Tokens of an item."""
 
-    @abstractmethod
     def weight_of(self, item: Item) -> int:
-        """The weight of an item in the mean over an optimizer step."""
+        """The weight of an item in the mean over an optimizer step; pairs weigh the same."""
+        return 1
 
     @abstractmethod
     def step_of(self, items: Sequence[Item], *, pad_id: int, total: int, factor: float) -> Experience:
@@ -124,14 +264,23 @@ class PassData(AgentData, Generic[Item]):
         `total` is the weight of all items of the step, over ranks. `factor` is what DDP divides by.
         """
 
-    def check_size(self, world_size: int, name: str, told: str) -> None:
-        """Raise `ConfigError` where the items do not fill one optimizer step."""
-        wanted = self.batch_size * world_size
+    def take(self, trainer: Trainer, items: Sequence[Item], name: str, *, read: int, left_out: str) -> None:
+        """Hold some of the items out, and print how many there are, of `read` ones.
+
+        Raises:
+            ConfigError: they do not fill one optimizer step.
+        """
+        self.items, self.held_out = split(items, self.held_out_share, seed=self.seed)
+        wanted = self.batch_size * trainer.world_size
+        kept_back = f", {len(self.held_out)} held out" if self.held_out else ""
         if len(self.items) < wanted:
             raise ConfigError(
-                f"{name}: found {len(self.items)} ({told}), wanted {wanted} or more for one optimizer step. Give more "
-                "questions or samples, raise the limits, or lower data.batch_size or data.held_out."
+                f"data.{name}: found {len(self.items)} (read: {read}{kept_back}; left out: {left_out}), wanted "
+                f"{wanted} or more for one optimizer step. Give more questions or samples, raise the limits, or lower "
+                "data.batch_size or data.held_out."
             )
+        if trainer.is_global_zero:
+            print(f"{len(self.items)} {name}{kept_back}. Left out: {left_out}.", flush=True)
 
     def held_out_passes(self, trainer: Trainer, module: AgentModule) -> list[Experience]:
         """The held-out items of this rank, as many per pass as training takes.
@@ -170,79 +319,17 @@ class _Pass(IterableDataset[Experience], Generic[Item]):
         data, trainer = self._data, self._trainer
         module = trainer.lightning_module
         assert isinstance(module, AgentModule)
-        lengths = [data.length_of(item) for item in self._own]
         factor = float(trainer.world_size)
         order = rollout_seed(data.seed, iteration=trainer.current_epoch, question_id=data.shuffled_as, sample=0)
-        for indices in split_minibatches(len(self._own), num_minibatches=self._steps, seed=order):
-            own = torch.tensor(float(sum(data.weight_of(self._own[index]) for index in indices)), dtype=torch.float64)
-            total = int(over_ranks(trainer, own, "sum"))
-            parts = split_by_length(indices, lengths, parts=data.num_micro_batches)
+        for parts in split_update(
+            [data.length_of(item) for item in self._own],
+            groups=None,
+            num_minibatches=self._steps,
+            num_micro_batches=data.num_micro_batches,
+            seed=order,
+        ):
             chosen = [self._own[index] for part in parts for index in part]
+            own = torch.tensor(float(sum(map(data.weight_of, chosen))), dtype=torch.float64)
+            total = int(over_ranks(trainer, own, "sum"))
             step = data.step_of(chosen, pad_id=module.pad_id, total=total, factor=factor)
             yield replace(step, micro_batches=consecutive(data.rows_of_item * len(part) for part in parts))
-
-
-class HeldOutMetrics(Callback):
-    """Logs metrics of held-out items after each epoch; a subclass says which, from `num_sums` sums over the items."""
-
-    num_sums: ClassVar[int]
-
-    @abstractmethod
-    def sums_of(self, module: AgentModule, part: Experience) -> Tensor:
-        """[num_sums] float64: sums over the rows of a pass."""
-
-    @abstractmethod
-    def metrics_of(self, sums: list[float], count: int) -> dict[str, float]:
-        """The metrics, from the sums over `count` items of all ranks."""
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Measure what the epoch left."""
-        self.measure(trainer, pl_module)
-
-    def measure(self, trainer: Trainer, module: LightningModule) -> dict[str, float]:
-        """Log the metrics of the weights as they are; none where nothing is held out."""
-        assert isinstance(module, AgentModule)
-        data = trainer.datamodule  # type: ignore[attr-defined]
-        assert isinstance(data, PassData)
-        if not data.held_out:
-            return {}
-        sums = torch.zeros(self.num_sums, dtype=torch.float64)
-        with torch.no_grad(), module.shared_base.token_counts.paused():
-            for part in data.held_out_passes(trainer, module):
-                sums += self.sums_of(module, part.to(module.device)).cpu()
-        metrics = self.metrics_of(over_ranks(trainer, sums, "sum").tolist(), len(data.held_out))
-        module.log_dict(metrics, logger=False)
-        for logger in trainer.loggers:  # at once: a kill between a checkpoint and an epoch's metrics would lose them
-            logger.log_metrics({**metrics, "epoch": trainer.current_epoch}, step=trainer.global_step)
-        return metrics
-
-
-class EpochLine(Callback):
-    """Prints a line per epoch: means over its steps, and what was measured on held-out questions and items.
-
-    Both map metrics to how the line words them.
-    """
-
-    of_steps: ClassVar[Mapping[str, str]]
-    of_held_out: ClassVar[Mapping[str, str]]
-
-    def __init__(self) -> None:
-        self._steps: list[list[float]] = []
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Note the figures of a step that was not skipped."""
-        assert isinstance(pl_module, AgentModule)
-        if not pl_module.finite_steps.skipped:
-            self._steps.append([float(trainer.callback_metrics[name]) for name in self.of_steps])
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the epoch's line."""
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        columns = list(zip(*self._steps, strict=True)) or [(math.nan,)] * len(self.of_steps)
-        self._steps = []
-        steps = (words.format(sum(x) / len(x)) for words, x in zip(self.of_steps.values(), columns, strict=True))
-        told = {**self.of_held_out, "validation/accuracy": "held-out {:4.0%}"}
-        parts = [words.format(metrics[name]) for name, words in told.items() if name in metrics]
-        print("  ".join([f"epoch {trainer.current_epoch + 1:3d}/{trainer.max_epochs}", *steps, *parts]), flush=True)

@@ -1,21 +1,20 @@
-"""Dialogues to imitate: successful ones that an agent sampled, and mixes of several sources.
+"""Sources of dialogues to imitate: successful ones that an agent sampled, JSON lines, and mixes of several sources.
 
-Others are `medagent.training.sft.jsonl_dialogues` and `medagent.training.sft.scripted`.
-
-Source of rejection sampling: RFT, arXiv 2308.01825.
+Another is `medagent.training.sft.scripted`. Source of rejection sampling: RFT, arXiv 2308.01825.
 """
 
 from __future__ import annotations
 
-import math
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import PreTrainedTokenizerBase
@@ -25,21 +24,35 @@ from medagent.agent_folder import open_agent
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.evaluation.grading.citations import gold_texts, supports
-from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.predictions import Prediction, PredictionLog
+from medagent.evaluation.rollout_files import given_rollout, is_right, read_lines
 from medagent.evaluation.run import Plan, run_plan
 from medagent.protocol import TurnProtocol
 from medagent.retrieval.opening import URL
 from medagent.retrieval.retriever import Retriever
 from medagent.training.agent_data import AgentSettings
 from medagent.training.default_callbacks import tokens_to_sample
-from medagent.training.sft.data import QuestionKey, question_key
-from medagent.training.sft.tokenized_dialogues import LeftOut, in_words
+from medagent.training.sft.data import LeftOut, question_key
 from medagent.types import Rollout, StopReason, Turn
 
 ABSTENTION = "not found"
 READ_TOKENS = "read_tokens.txt"  # of each dialogue that a local model sampled
+
+
+@contextmanager
+def sampling_bar(name: str, total: int, *, shown: bool = True) -> Iterator[Callable[[Sequence[Rollout]], None]]:
+    """A progress bar over `total` rollouts; the function counts further ones, and how many answer right."""
+    right = TextColumn("{task.fields[right]} right")
+    columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), right, TimeRemainingColumn())
+    with Progress(*columns, disable=not shown) as bars:
+        task = bars.add_task("", total=total, right=0)
+
+        def show(rollouts: Sequence[Rollout]) -> None:
+            right = bars.tasks[0].fields["right"] + sum(grade(rollout).correct for rollout in rollouts)
+            bars.update(task, advance=len(rollouts), right=right)
+
+        yield show
 
 
 class Demonstrations(ABC):
@@ -130,29 +143,15 @@ class RejectionSampled(Demonstrations):
             limits if self._name.startswith(URL) else settings.limits,
             settings.top_k,
         )
-        total = len(self._questions) * self._plan.samples * len(self._plan.modes)
-        columns = (
-            TextColumn("sampling demonstrations"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[right]} right"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns) as bars:
-            task = bars.add_task("", total=total, right=0)
-            right = 0
+        with sampling_bar(
+            "sampling demonstrations", len(self._questions) * self._plan.samples * len(self._plan.modes)
+        ) as show:
 
             def done(made: Prediction) -> None:
                 show([made.rollout])
                 if made.rollout.prompt_ids and not self._name.startswith(URL):
                     with (folder / READ_TOKENS).open("a", encoding="utf-8") as file:
                         file.write(f"{tokens_to_sample([made.rollout])}\n")
-
-            def show(rollouts: Iterable[Rollout]) -> None:
-                nonlocal right
-                for rollout in rollouts:
-                    right += grade(rollout).verdict is Verdict.CORRECT
-                    bars.update(task, advance=1, right=right)
 
             run_plan(
                 agent,
@@ -168,7 +167,7 @@ class RejectionSampled(Demonstrations):
                     "rules": asdict(settings),
                 },
                 concurrency=self._concurrency,
-                on_found=lambda found: show(p.rollout for p in found),
+                on_found=lambda found: show([each.rollout for each in found]),
                 on_done=done,
             )
 
@@ -198,10 +197,7 @@ class RejectionSampled(Demonstrations):
         return sorted(kept, key=lambda rollout: (rollout.question.id, rollout.sample))
 
     def _abstaining(self, rollouts: Sequence[Rollout], protocol: TurnProtocol, wanted: int) -> list[Rollout]:
-        """So many of these dialogues, one of a question, with an abstention for the answer.
-
-        None whose passages tell the answer after all.
-        """
+        """So many of these dialogues, one per question, with an abstention for an answer that no passage tells."""
         drawn = sorted(rollouts, key=lambda r: sha256(f"{self._seed}|{r.question.id}|{r.sample}".encode()).digest())
         made: dict[str, Rollout] = {}
         for rollout in drawn:
@@ -211,53 +207,35 @@ class RejectionSampled(Demonstrations):
                 continue
             text = f"{protocol.answer.start} {ABSTENTION}{protocol.answer.end}"
             last = Turn((), (), text, answer=protocol.parse(text).answer)
-            stop = StopReason.ANSWERED
-            made[rollout.question.id] = replace(rollout, turns=(*searches, last), stop_reason=stop, success=False)
+            made[rollout.question.id] = replace(
+                rollout, turns=(*searches, last), stop_reason=StopReason.ANSWERED, success=False
+            )
         return list(made.values())
 
 
 @dataclass(frozen=True)
 class Part:
-    """A source, and how many of its dialogues count: `number` at most, or the `share` of the mix; all without both."""
+    """A source, and how many of its dialogues count at most; all without a number."""
 
     demonstrations: Demonstrations
     number: int | None = None
-    share: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be drawn."""
-        if self.number is not None and self.share is not None:
-            raise ConfigError(
-                f"MixedDemonstrations: found a part with number {self.number} and share {self.share}, wanted one of "
-                "them at most."
-            )
-        if (self.number is not None and self.number < 0) or (self.share is not None and not 0 < self.share <= 1):
-            raise ConfigError(
-                f"MixedDemonstrations: found a part with number {self.number} and share {self.share}, wanted 0 or "
-                "more, or above 0 and at most 1."
-            )
+        """Refuse a negative number."""
+        if self.number is not None and self.number < 0:
+            raise ConfigError(f"MixedDemonstrations.parts: found number {self.number}, wanted 0 or more, or null.")
 
 
 class MixedDemonstrations(Demonstrations):
     """Draws from several sources.
 
-    Shares are of the whole mix, so they sum up to 1, or to less beside parts without a share. The mix is as large as
-    the parts allow. A part with too few dialogues for its share gives all of them.
-
-    A question counts in the first part that draws it, unless `repeat_questions`. Questions are told apart by their
-    texts and options, not by their ids. Repetitions within a part, such as several samples, stay.
+    A question counts in the first part that draws it. Questions are told apart by their texts and options, not by
+    their ids. Repetitions within a part, such as several samples, stay.
     """
 
-    def __init__(self, parts: list[Part], repeat_questions: bool = False, seed: int = 0) -> None:
+    def __init__(self, parts: list[Part], seed: int = 0) -> None:
         """`seed` draws the dialogues."""
-        shares = [part.share for part in parts if part.share is not None]
-        total, whole = sum(shares), len(shares) == len(parts)
-        if not parts or (whole and not math.isclose(total, 1)) or (not whole and total >= 1):
-            raise ConfigError(
-                f"MixedDemonstrations.parts: found {len(parts)} parts with shares {shares}, wanted one part or more, "
-                "and shares that sum up to 1 (below 1 beside parts without a share)."
-            )
-        self._parts, self._repeat, self._seed = parts, repeat_questions, seed
+        self._parts, self._seed = parts, seed
 
     def make(
         self, settings: AgentSettings, retriever: Retriever, folder: Path, tokenizer: PreTrainedTokenizerBase
@@ -268,53 +246,55 @@ class MixedDemonstrations(Demonstrations):
 
     def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
         """See `Demonstrations.read`."""
-        read = [
-            part.demonstrations.read(folder / f"part-{number}", protocol)
-            for number, part in enumerate(self._parts, start=1)
-        ]
         left_out: Counter[LeftOut] = Counter()
-        self.sampled_tokens = sum(part.demonstrations.sampled_tokens for part in self._parts)
-        for part in self._parts:
-            left_out.update(part.demonstrations.left_out)
-        empty = [str(number) for number, rollouts in enumerate(read, start=1) if not rollouts]
-        if empty and all(part.share is not None for part in self._parts):
-            raise ConfigError(
-                f"MixedDemonstrations.parts: found no dialogue in part {', '.join(empty)} (left out: "
-                f"{in_words(left_out)}), wanted some in each, as shares of nothing leave nothing. Mend that source, or "
-                "leave the part out."
-            )
-        sizes = _sizes(self._parts, [len(rollouts) for rollouts in read])
-        taken: set[QuestionKey] = set()
+        taken: set[tuple[str, ...]] = set()
         mix: list[Rollout] = []
-        self.parts = {}
-        for number, (rollouts, size) in enumerate(zip(read, sizes, strict=True), start=1):
+        self.parts, self.sampled_tokens = {}, 0
+        for number, part in enumerate(self._parts, start=1):
+            rollouts = part.demonstrations.read(folder / f"part-{number}", protocol)
             keys = [question_key(rollout.question) for rollout in rollouts]
-            free = [at for at, key in enumerate(keys) if self._repeat or key not in taken]
+            free = [at for at, key in enumerate(keys) if key not in taken]
+            size = len(rollouts) if part.number is None else part.number
             drawn = sorted(random.Random(f"{self._seed}|{number}").sample(free, min(size, len(free))))
+            left_out.update(part.demonstrations.left_out)
             left_out[LeftOut.REPEATED] += len(rollouts) - len(free)
             left_out[LeftOut.SURPLUS] += len(free) - len(drawn)
             taken |= {keys[at] for at in drawn}
             mix += [rollouts[at] for at in drawn]
             self.parts[str(number)] = len(drawn)
+            self.sampled_tokens += part.demonstrations.sampled_tokens
         self.left_out = left_out
         return mix
 
 
-def _sizes(parts: Sequence[Part], found: Sequence[int]) -> list[int]:
-    """How many dialogues each part is to give, of those found in each.
+class GivenDialogues(Demonstrations):
+    """Dialogues of JSON lines, such as those that `medagent evaluate` and rollout records write.
 
-    With shares alone the mix is the largest that has them exactly, up to rounding.
+    A line has at least "question" and "turns". A turn has "text" and, after a search, "passages". A passage has "text"
+    and optionally "id", "title" and "source". Only right answers count, unless `all_verdicts`: a line's "verdict" says
+    so. A line without a verdict is graded by its "gold" answer, and counts where it has none.
     """
-    fixed = [
-        0 if part.share is not None else count if part.number is None else min(part.number, count)
-        for part, count in zip(parts, found, strict=True)
-    ]
-    shares = [part.share or 0.0 for part in parts]
-    if any(part.share is None for part in parts):
-        total = sum(fixed) / (1 - sum(shares))
-    else:
-        total = min(count / share for share, count in zip(shares, found, strict=True))
-    return [
-        size if part.share is None else min(round(total * part.share), count)
-        for part, size, count in zip(parts, fixed, found, strict=True)
-    ]
+
+    def __init__(self, path: str, min_searches: int = 0, all_verdicts: bool = False) -> None:
+        self._path, self._min_searches, self._all = Path(path), min_searches, all_verdicts
+        if not self._path.exists():
+            raise ConfigError(f"demonstrations {path}: there is no such file. Give JSON lines.")
+
+    def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
+        """See `Demonstrations.read`."""
+
+        def judged(row: Any, number: int) -> tuple[Rollout, bool]:
+            rollout = given_rollout(row, number, protocol)
+            return rollout, self._all or is_right(row, rollout)
+
+        found: list[Rollout] = []
+        left_out: Counter[LeftOut] = Counter()
+        for rollout, kept in read_lines(self._path, judged, wanted="a JSON object with question and turns"):
+            if not kept:
+                left_out[LeftOut.WRONG] += 1
+            elif rollout.num_searches < self._min_searches:
+                left_out[LeftOut.FEW_SEARCHES] += 1
+            else:
+                found.append(rollout)
+        self.left_out = left_out
+        return found

@@ -1,8 +1,7 @@
 """Searching by rule: queries from a question's words, and the passages that show its answer.
 
-A query has the words of a question that say something, and what a passage names that the question does not. Words are
-compared by the stems of the biomedical analyser, so that "caused" is "cause" and "IL 6" is "IL-6". Whether a passage
-shows an answer is judged on the text that an agent is shown, not on what was found.
+Words are compared by the stems of the biomedical analyser, so that "caused" is "cause" and "IL 6" is "IL-6". Whether a
+passage shows an answer is judged on the text that an agent is shown, not on what was found.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -44,8 +43,16 @@ _DESCRIPTION = re.compile(
     r"(?=that\b|which\b|whose\b|with\b|in which\b|caused\b|characteri[sz]ed\b|due\b|marked\b|result)(.+)",
     re.IGNORECASE | re.DOTALL,
 )
+MOST_WORDS = 12  # of a query
 LONGEST_TITLE = 8  # words; a longer title is a sentence, and names nothing
 RARE = 0.02  # share of the passages up to which a word in lower case is a term
+ON_TOPIC = 0.3  # share of a query's weight that a passage must hold to be about it
+# Answers that are judgements. They stand in texts by chance, so only gold passages show them.
+_JUDGEMENTS = frozenset(("yes", "no", "maybe", "true", "false", "none"))
+_PART = re.compile(r"[^\W_]+")
+_BEFORE = r"(?<!\w)(?<!\d[.,])(?<!\bnon-)(?<!\bnon )(?<!\bnot )(?<!\bno )(?<!\banti-)"
+_AFTER = r"(?![\w+])(?!-(?!\w))(?![.,]\d)"
+_UNBOUNDED = 1_000_000  # tokens
 
 
 def words_of(text: str) -> list[str]:
@@ -58,15 +65,13 @@ def words_of(text: str) -> list[str]:
     return list(reversed(found.values()))
 
 
-@lru_cache(maxsize=1)
-def _analyser() -> Analyser:
-    return Analyser("biomedical")
+_ANALYSER = Analyser("biomedical")
 
 
 @lru_cache(maxsize=100_000)
 def stems(text: str) -> frozenset[str]:
     """The stems by which texts are compared."""
-    return frozenset(_analyser().tokens(text))
+    return frozenset(_ANALYSER.tokens(text))
 
 
 def without(words: Iterable[str], known: frozenset[str]) -> list[str]:
@@ -116,17 +121,17 @@ class Rarity:
         return [words[at] for at in sorted(order[:most])]
 
 
-def first_query(question: str, rarity: Rarity, most_words: int) -> str:
+def first_query(question: str, rarity: Rarity) -> str:
     """The words of a question, of a long one the rarest among all questions; the text where it has none.
 
     A question that describes a thing to be found first gives the words of the description.
 
-    >>> first_query("Which drug treats the disease caused by V. cholerae?", Rarity(), 9)
+    >>> first_query("Which drug treats the disease caused by V. cholerae?", Rarity())
     'caused V cholerae'
     """
     described = _DESCRIPTION.search(question)
     words = (described and words_of(described[1])) or words_of(question)
-    return " ".join(rarity.rarest(words, most_words)) or " ".join(question.split())
+    return " ".join(rarity.rarest(words, MOST_WORDS)) or " ".join(question.split())
 
 
 def bridges(question: str, title: str, text: str, rarity: Rarity) -> list[str]:
@@ -137,7 +142,8 @@ def bridges(question: str, title: str, text: str, rarity: Rarity) -> list[str]:
     asked = stems(question)
     sentences = [text[start:end] for start, end in sentence_spans(text)] or [text]
     sentence = max(sentences, key=lambda each: rarity.share(asked, each))
-    names = [name for start, name in _names(sentence) if start or rarity.rare(name)]
+    found = [each for each in _NAME.finditer(sentence) if each[0].lower() not in _SAYS_NOTHING]
+    names = [each[0] for each in found if not each[0].isdigit() and (each.start() or rarity.rare(each[0]))]
     terms = [word for word in words_of(sentence) if word.islower() and len(word) > 3 and rarity.rare(word)]
     told = [title] if 0 < len(title.split()) <= LONGEST_TITLE else []
     told += sorted(names, key=lambda name: -rarity.of(name))
@@ -146,18 +152,12 @@ def bridges(question: str, title: str, text: str, rarity: Rarity) -> list[str]:
     return list(reversed(new.values()))
 
 
-def _names(sentence: str) -> Iterator[tuple[int, str]]:
-    for found in _NAME.finditer(sentence):
-        if found[0].lower() not in _SAYS_NOTHING and not found[0].isdigit():
-            yield found.start(), found[0]
-
-
-def next_query(question: str, bridge: str, passage: str, most_words: int) -> str:
+def next_query(question: str, bridge: str, passage: str) -> str:
     """A bridge, and what the question asks besides that the passage does not tell.
 
     A description, from "the disease" up to its last word that the passage tells, gives way to the bridge whole.
 
-    >>> next_query("How is the disease with a positive Elek test treated?", "diphtheria", "An Elek test finds it.", 9)
+    >>> next_query("How is the disease with a positive Elek test treated?", "diphtheria", "An Elek test finds it.")
     'diphtheria treated'
     """
     words, known = words_of(question), stems(passage)
@@ -166,7 +166,7 @@ def next_query(question: str, bridge: str, passage: str, most_words: int) -> str
     if heads:
         words = words[: heads[0]] + words[told[-1] + 1 :]
     asked = without([word for word in words if word.lower() not in _DESCRIBED], stems(bridge))
-    return " ".join([bridge, *(without(asked, known) or asked)][: max(1, most_words)])
+    return " ".join([bridge, *(without(asked, known) or asked)][:MOST_WORDS])
 
 
 def rewordings(question: str, rarity: Rarity) -> list[str]:
@@ -175,15 +175,6 @@ def rewordings(question: str, rarity: Rarity) -> list[str]:
     return [" ".join(rarity.rarest(words, count)) for count in (3, 2) if count < len(words)] + [
         " ".join(question.split())
     ]
-
-
-ON_TOPIC = 0.3  # share of a query's weight that a passage must hold to be about it
-# Answers that are judgements. They stand in texts by chance, so only gold passages show them.
-_JUDGEMENTS = frozenset(("yes", "no", "maybe", "true", "false", "none"))
-_PART = re.compile(r"[^\W_]+")
-_BEFORE = r"(?<!\w)(?<!\d[.,])(?<!\bnon-)(?<!\bnon )(?<!\bnot )(?<!\bno )(?<!\banti-)"
-_AFTER = r"(?![\w+])(?!-(?!\w))(?![.,]\d)"
-_UNBOUNDED = 1_000_000  # tokens
 
 
 Shown = list[tuple[Hit, str]]
@@ -215,13 +206,9 @@ def shown(hits: Sequence[Hit], settings: AgentSettings, tokenizer: PreTrainedTok
     texts = [protocol.neutralise(passage.shown_text) for passage in kept]
     if kept and text != read(kept, _UNBOUNDED)[0]:
         before = read(kept[:-1], room)[0] if count > 1 else ""
-        texts[-1] = _after_what_is_common(text, before)
+        same = next((at for at, (one, two) in enumerate(zip(text, before, strict=False)) if one != two), len(before))
+        texts[-1] = text[same:]
     return list(zip(hits[:count], texts, strict=True))
-
-
-def _after_what_is_common(text: str, other: str) -> str:
-    same = next((at for at, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), len(other))
-    return text[same:]
 
 
 def golds_of(question: Question, protocol: TurnProtocol, tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
@@ -243,24 +230,19 @@ def evidence_in(found: Shown, question: Question, golds: Sequence[str], query: s
 
     A wording that grading takes for right goes first, then what shares more with the query, then the better rank.
     """
-    gold_ids = set(question.gold_passage_ids)
-    right = set(map(normalise, golds))
+    gold_ids, right = set(question.gold_passage_ids), set(map(normalise, golds))
     wanted = stems(query) - stems(" ".join(golds)) or stems(query)
-    best: tuple[tuple[bool, float, int], Evidence] | None = None
+    found_in: dict[tuple[bool, float, int], Evidence] = {}
     for number, (hit, text) in enumerate(found, start=1):
-        passage = hit.passage
         topic = rarity.share(wanted, text)
-        if gold_ids and not names_found(gold_ids, [passage]):
+        if gold_ids and not names_found(gold_ids, [hit.passage]):
             continue
         if not gold_ids and topic < ON_TOPIC:
             continue
         worded = _wording(text, golds, right, judged=bool(gold_ids))
-        if worded is None:
-            continue
-        key = (normalise(worded) in right, topic, -number)
-        if best is None or key > best[0]:
-            best = key, Evidence(number, worded)
-    return best[1] if best else None
+        if worded is not None:
+            found_in[normalise(worded) in right, topic, -number] = Evidence(number, worded)
+    return found_in[max(found_in)] if found_in else None
 
 
 def says(text: str, golds: Sequence[str]) -> bool:

@@ -6,7 +6,9 @@ reinforcement learning. Only the loss differs.
 
 from __future__ import annotations
 
+import math
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,21 +26,14 @@ from medagent.training.agent_data import AgentSettings
 from medagent.training.callbacks.held_out import HeldOutEvaluation
 from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.execution import Execution
-from medagent.training.experience import (
-    Experience,
-    RolloutTensors,
-    loss_weights,
-    rollout_name,
-    tensorize,
-)
+from medagent.training.experience import Experience, RolloutTensors, loss_weights, rollout_name, tensorize
 from medagent.training.lora import LoraSettings
 from medagent.training.memory.batch_size_tuning import Work
 from medagent.training.module import AgentModule
 from medagent.training.objectives import ratio_segments
-from medagent.training.sft.data import EpochLine, HeldOutMetrics, PassData, split
+from medagent.training.sft.data import LeftOut, PassData, encoded, in_words
 from medagent.training.sft.dialogues import Demonstrations
-from medagent.training.sft.tokenized_dialogues import LeftOut, encoded, in_words
-from medagent.training.sharding import ShardedBase
+from medagent.training.sharding import ShardedBase, over_ranks
 from medagent.types import Question, Rollout
 
 
@@ -148,36 +143,32 @@ class SupervisedData(PassData[Rollout]):
                 "HeldOutEvaluation in medagent sft with ShardedBase: answers would need a whole copy of the base on "
                 "each rank. Leave it out, and measure the export."
             )
-        folder = Path(trainer.default_root_dir) / "demonstrations"
         # Before anything is sampled: whether the base reads such texts, and prompts can be made at all.
-        module = trainer.lightning_module
+        module, settings = trainer.lightning_module, self.agent_settings
         check_text_length(
-            module.shared_base.peft.config, self.agent_settings.limits.max_total_tokens, f"the base {module.base_name}"
+            module.shared_base.peft.config, settings.limits.max_total_tokens, f"the base {module.base_name}"
         )
-        self.agent_settings.protocol.encode_prompt(trainer.lightning_module.tokenizer, Question("probe", "probe"))
+        settings.protocol.encode_prompt(module.tokenizer, Question("probe", "probe"))
+        folder = Path(trainer.default_root_dir) / "demonstrations"
         made = folder.with_name("demonstrations.made")
         if trainer.is_global_zero:
-            self.demonstrations.make(self.agent_settings, self.retriever, folder, module.tokenizer)
+            self.demonstrations.make(settings, self.retriever, folder, module.tokenizer)
             made.touch()
         while not made.exists():  # not a barrier, which gives up after minutes
             time.sleep(1)
-        read = self.demonstrations.read(folder, self.agent_settings.protocol)
-        fit, left_out = encoded(read, self.agent_settings, trainer.lightning_module.tokenizer)
-        left_out.update(self.demonstrations.left_out)
+        read = self.demonstrations.read(folder, settings.protocol)
         if trainer.is_global_zero:
             module.shared_base.token_counts.read(self.demonstrations.sampled_tokens)
-        self.items, self.held_out = split(fit, self.held_out_share, seed=self.seed)
-        reasons, kept_back = in_words(left_out), f", {len(self.held_out)} held out" if self.held_out else ""
-        self.check_size(trainer.world_size, "demonstrations", f"read: {len(read)}{kept_back}; left out: {reasons}")
+        fit, left_out = encoded(read, settings, module.tokenizer)
+        left_out.update(self.demonstrations.left_out)
+        self.take(trainer, fit, "demonstrations", read=len(read), left_out=in_words(left_out))
         self.counts = {
             "sft/demonstrations": float(len(self.items)),
             "sft/held_out": float(len(self.held_out)),
-            **{f"sft/left_out_{reason.value}": float(left_out[reason]) for reason in LeftOut},
+            **{f"sft/left_out_{reason.name.lower()}": float(left_out[reason]) for reason in LeftOut},
             **{f"sft/part_{name}": float(count) for name, count in self.demonstrations.parts.items()},
         }
         self.questions = [rollout.question for rollout in self.items]
-        if trainer.is_global_zero:
-            print(f"{len(self.items)} demonstrations{kept_back}. Left out: {reasons}.", flush=True)
 
     def work(self, world_size: int) -> Work:
         """A rank's work in memory: one optimizer step, of dialogues as long as the longest one."""
@@ -225,6 +216,67 @@ def to_imitate(tensors: RolloutTensors, loss_weights_BT: Tensor) -> Experience:
     )
 
 
+class HeldOutMetrics(Callback):
+    """Logs metrics of held-out items after each epoch; a subclass says which, from `num_sums` sums over the items."""
+
+    num_sums: ClassVar[int]
+
+    @abstractmethod
+    def sums_of(self, module: AgentModule, part: Experience) -> Tensor:
+        """[num_sums] float64: sums over the rows of a pass."""
+
+    @abstractmethod
+    def metrics_of(self, sums: list[float], count: int) -> dict[str, float]:
+        """The metrics, from the sums over `count` items of all ranks."""
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the metrics of the epoch's weights; none where nothing is held out."""
+        assert isinstance(pl_module, AgentModule)
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(data, PassData)
+        if not data.held_out:
+            return
+        sums = torch.zeros(self.num_sums, dtype=torch.float64)
+        with torch.no_grad(), pl_module.shared_base.token_counts.paused():
+            for part in data.held_out_passes(trainer, pl_module):
+                sums += self.sums_of(pl_module, part.to(pl_module.device)).cpu()
+        metrics = self.metrics_of(over_ranks(trainer, sums, "sum").tolist(), len(data.held_out))
+        pl_module.log_dict(metrics, logger=False)
+        for logger in trainer.loggers:  # at once: a kill between a checkpoint and an epoch's metrics would lose them
+            logger.log_metrics({**metrics, "epoch": trainer.current_epoch}, step=trainer.global_step)
+
+
+class EpochLine(Callback):
+    """Prints a line per epoch: means over its steps, and what was measured on held-out questions and items.
+
+    Both map metrics to how the line words them.
+    """
+
+    of_steps: ClassVar[Mapping[str, str]]
+    of_held_out: ClassVar[Mapping[str, str]]
+
+    def __init__(self) -> None:
+        self._steps: list[list[float]] = []
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Note the figures of a step that was not skipped."""
+        assert isinstance(pl_module, AgentModule)
+        if not pl_module.finite_steps.skipped:
+            self._steps.append([float(trainer.callback_metrics[name]) for name in self.of_steps])
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the epoch's line."""
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        columns = list(zip(*self._steps, strict=True)) or [(math.nan,)] * len(self.of_steps)
+        self._steps = []
+        steps = (words.format(sum(x) / len(x)) for words, x in zip(self.of_steps.values(), columns, strict=True))
+        told = {**self.of_held_out, "validation/accuracy": "held-out {:4.0%}"}
+        parts = [words.format(metrics[name]) for name, words in told.items() if name in metrics]
+        print("  ".join([f"epoch {trainer.current_epoch + 1:3d}/{trainer.max_epochs}", *steps, *parts]), flush=True)
+
+
 class SupervisedProgress(EpochLine):
     """Prints a line per epoch: mean loss of its steps, and what was measured on held-out questions and dialogues."""
 
@@ -236,34 +288,13 @@ class SupervisedProgress(EpochLine):
 
 
 class HeldOutLoss(HeldOutMetrics):
-    """Logs loss and right turns on held-out dialogues after each epoch, and with `every_steps` also within it.
+    """Logs loss and right turns on held-out dialogues after each epoch.
 
     `sft/held_out_loss` is the negative log-likelihood per action token, in nats. `sft/held_out_turns` is the share of
-    turns in which every token is the likeliest after what stands before it: greedily the agent would write that turn.
+    turns in which every token is the likeliest after the tokens before it: greedily the agent would write that turn.
     """
 
     num_sums = 4
-
-    def __init__(self, every_steps: int | None = None) -> None:
-        if every_steps is not None and every_steps < 1:
-            raise ConfigError(f"HeldOutLoss.every_steps: found {every_steps}, wanted 1 or more, or null.")
-        self._every, self._measured_at = every_steps, -1
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Measure every `every_steps` optimizer steps."""
-        if self._every and trainer.global_step % self._every == 0:
-            self._measured_at = trainer.global_step
-            metrics = self.measure(trainer, pl_module)
-            if metrics and trainer.is_global_zero:
-                loss, turns = metrics["sft/held_out_loss"], metrics["sft/held_out_turns"]
-                print(f"step {trainer.global_step}  held-out loss {loss:.4f}  turns right {turns:4.0%}", flush=True)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Measure what the epoch left, unless its last step was measured."""
-        if self._measured_at != trainer.global_step:
-            super().on_train_epoch_end(trainer, pl_module)
 
     def sums_of(self, module: AgentModule, part: Experience) -> Tensor:
         """[4] negative log-likelihood, action tokens, turns right, turns."""

@@ -27,7 +27,7 @@ from medagent.training.data import RolloutData
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
 from medagent.training.prepare import prepare
-from medagent.training.sft.jsonl_dialogues import GivenDialogues
+from medagent.training.sft.dialogues import GivenDialogues
 from medagent.training.sft.supervised import SupervisedData, SupervisedModule
 from medagent.types import Limits, Question, Rollout, StopReason, Turn
 from tests.medagent.policies.support import SMALL, furthest_from_plain, one_turn, tiny_model, two_dialogues

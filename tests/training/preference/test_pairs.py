@@ -133,7 +133,7 @@ def test_a_line_may_be_a_pair(tmp_path: Path, tokenizer) -> None:
             {"chosen": {"question": "x", "turns": []}, "rejected": {"question": "y", "turns": []}},
             "answer different questions",
         ),
-        ([1], "found list, wanted an object"),
+        ([1], "wanted an object"),
         ({"question": "x", "turns": [], "verdict": "perhaps"}, "verdict: found 'perhaps'"),
     ],
 )

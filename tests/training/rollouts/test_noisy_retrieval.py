@@ -15,8 +15,8 @@ from medagent.retrieval.controls import NoRetriever
 from medagent.training.data import RolloutData
 from medagent.training.rewards import ExactMatch
 from medagent.training.rollouts.noisy_retrieval import NoisyRetrieval, withheld_from
+from medagent.training.sft.data import LeftOut
 from medagent.training.sft.scripted import ScriptedDemonstrations
-from medagent.training.sft.tokenized_dialogues import LeftOut
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.sft.support import RULES, Asked, WordRetriever, passage, said
 from tests.training.support import make_data, make_module, quiet_trainer

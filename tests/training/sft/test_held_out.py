@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lightning import Trainer
 
 from medagent.errors import ConfigError
 from medagent.training.adapters import LoraSettings
 from medagent.training.execution import Execution
 from medagent.training.experience import tensorize
 from medagent.training.module import AgentModule
-from medagent.training.sft.data import HeldOutShare, split
+from medagent.training.sft.data import num_held_out, split
 from medagent.training.sft.supervised import HeldOutLoss, SupervisedData
 from medagent.types import Rollout
 from tests.training.exact import exact_rollouts
@@ -41,29 +40,25 @@ def texts(rollouts: list[Rollout]) -> list[str]:
 
 def test_all_dialogues_of_a_question_are_on_one_side() -> None:
     rollouts = [dialogue(f"Question {number % 20}?", id=str(number)) for number in range(60)]
-    imitated, held_out = split(rollouts, HeldOutShare(0.25), seed=0)
+    imitated, held_out = split(rollouts, 0.25, seed=0)
     assert len(set(texts(held_out))) == 5
     assert len(held_out) == 15
     assert not set(texts(imitated)) & set(texts(held_out))
     assert sorted(imitated + held_out, key=rollouts.index) == rollouts
-    assert split(rollouts, HeldOutShare(0.25), seed=0) == (imitated, held_out)
-    assert split(rollouts, HeldOutShare(0.25), seed=1) != (imitated, held_out)
-    assert split(rollouts, HeldOutShare(5), seed=0) == (imitated, held_out), "a number of questions"
+    assert split(rollouts, 0.25, seed=0) == (imitated, held_out)
+    assert split(rollouts, 0.25, seed=1) != (imitated, held_out)
+    assert split(rollouts, 5, seed=0) == (imitated, held_out), "a number of questions"
     others = [dialogue(f"Other {number}?") for number in range(4)]
-    more = set(texts(split(rollouts + others, HeldOutShare(5), seed=0)[1]))
+    more = set(texts(split(rollouts + others, 5, seed=0)[1]))
     assert len(more & set(texts(held_out))) >= 3, "other questions hardly change the side"
 
 
-@pytest.mark.parametrize(("share", "count"), [(0, 0), (0.05, 0), (0.1, 1), (1, 1), (3, 3), (99, 10)])
-def test_a_share_is_rounded_down(share: float, count: int) -> None:
-    rollouts = [dialogue(f"Question {number}?") for number in range(10)]
-    assert len(split(rollouts, HeldOutShare(share), seed=0)[1]) == count
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.5, math.nan, math.inf])
-def test_what_is_no_share_is_refused(share: float) -> None:
-    with pytest.raises(ConfigError, match=r"data.held_out: found .*, wanted a share"):
-        HeldOutShare(share)
+def test_a_share_is_rounded_down_and_anything_else_is_refused() -> None:
+    for share, count in ((0, 0), (0.05, 0), (0.1, 1), (1, 1), (3, 3)):
+        assert num_held_out(share, 10) == count
+    for share in (-0.1, 1.5, math.nan, math.inf):
+        with pytest.raises(ConfigError, match=r"data.held_out: found .*, wanted a share"):
+            num_held_out(share, 10)
 
 
 def measured(module: AgentModule, rollouts: list[Rollout], ranks: int = 1, **data: int) -> list[dict[str, float]]:
@@ -75,9 +70,8 @@ def measured(module: AgentModule, rollouts: list[Rollout], ranks: int = 1, **dat
         held.held_out, held.batch_size, held.num_micro_batches = rollouts, 4, 2
         vars(held).update(data)
         seen = pretend.trainer(rank, module, global_step=1, datamodule=held, loggers=[])
-        callback, logged = HeldOutLoss(), {}
-        quiet = pretend_module(module, logged)
-        callback.measure(seen, quiet)
+        logged: dict[str, float] = {}
+        HeldOutLoss().on_train_epoch_end(seen, pretend_module(module, logged))
         return logged
 
     return pretend.run(work)
@@ -167,26 +161,3 @@ def test_the_likeliest_token_is_told(base: str, rollouts: list[Rollout]) -> None
     torch.testing.assert_close(logprobs_BT, scores.logprobs_BT)
     assert bool(likeliest_BT[:4][part.mask_BT[:4]].all()), "what it wrote itself"
     assert not bool(likeliest_BT[~part.mask_BT].any())
-
-
-class Counted(HeldOutLoss):
-    def __init__(self, every_steps: int | None) -> None:
-        super().__init__(every_steps)
-        self.at: list[int] = []
-
-    def measure(self, trainer: Trainer, module: object) -> dict[str, float]:
-        self.at.append(trainer.global_step)
-        return {}
-
-
-@pytest.mark.parametrize(("every", "wanted"), [(None, [5]), (2, [2, 4, 5]), (5, [5])])
-def test_it_measures_each_epoch_or_every_so_many_steps(every: int | None, wanted: list[int]) -> None:
-    callback, pretend = Counted(every), PretendRanks(1)
-    trainer = pretend.trainer(0, None, global_step=0)
-    for batch in range(5):
-        trainer.global_step = batch + 1
-        callback.on_train_batch_end(trainer, None, None, None, batch)
-    callback.on_train_epoch_end(trainer, None)
-    assert callback.at == wanted
-    with pytest.raises(ConfigError, match="every_steps: found 0, wanted 1 or more"):
-        HeldOutLoss(0)

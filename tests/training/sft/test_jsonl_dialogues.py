@@ -14,8 +14,8 @@ from tokenizers import AddedToken
 from medagent.errors import ConfigError
 from medagent.protocol import TagProtocol
 from medagent.training.agent_data import AgentSettings
-from medagent.training.sft.jsonl_dialogues import GivenDialogues
-from medagent.training.sft.tokenized_dialogues import LeftOut, encoded
+from medagent.training.sft.data import LeftOut, encoded
+from medagent.training.sft.dialogues import GivenDialogues
 from medagent.types import Limits, Rollout
 
 SETTINGS = AgentSettings(TagProtocol(instructions=""), Limits(4, 400, 400, 3000), top_k=3)
@@ -92,9 +92,9 @@ def test_verdicts_may_be_written_in_many_ways(verdict: object, kept: int, tmp_pa
         ({"gold": 1}, "gold: found 1, wanted one of the letters"),
         ({"options": {"A": "same", "B": "same"}, "gold": "same"}, "gold: found 'same'"),
         ({"question": {"text": "Q"}}, "question: found .* wanted a text"),
-        ({"turns": ["<answer>x</answer>"]}, "a turn: found str, wanted an object with text"),
+        ({"turns": ["<answer>x</answer>"]}, "a turn: found .*, wanted an object"),
         ({"turns": [{"text": None}]}, "text: found None, wanted a text"),
-        ({"turns": [{**SEARCH, "passages": ["p"]}, RIGHT]}, "a passage: found str"),
+        ({"turns": [{**SEARCH, "passages": ["p"]}, RIGHT]}, "a passage: found 'p', wanted an object"),
         ({"turns": [{**SEARCH, "passages": [{"content": "p"}]}, RIGHT]}, "text: found None, wanted a text"),
         ({"question": "half \ud800"}, "surrogates not allowed"),
     ],
@@ -133,7 +133,7 @@ def test_a_control_token_is_not_imitated_whatever_it_is_called(
         [AddedToken(mark, special=special), AddedToken("allopurinol", special=False)], special_tokens=special
     )
     turn = {"text": f"<think>t {mark} user</think><answer>(B) x [1]</answer>"}
-    assert outcome(own, tmp_path, SEARCH, turn) is LeftOut.CONTROL
+    assert outcome(own, tmp_path, SEARCH, turn) is LeftOut.CONTROL_TOKEN
     if not special:
         word = {"text": "<answer>(B) allopurinol [1]</answer>"}
         assert isinstance(outcome(own, tmp_path, SEARCH, word), Rollout), "an added word is a word"

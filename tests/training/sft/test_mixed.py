@@ -10,9 +10,8 @@ import pytest
 from medagent.errors import ConfigError
 from medagent.protocol import TagProtocol
 from medagent.retrieval.controls import NoRetriever
-from medagent.training.sft.data import question_key
+from medagent.training.sft.data import LeftOut, question_key
 from medagent.training.sft.dialogues import Demonstrations, MixedDemonstrations, Part
-from medagent.training.sft.tokenized_dialogues import LeftOut
 from medagent.types import Question, Rollout
 from tests.training.sft.support import RULES, dialogue
 
@@ -41,31 +40,16 @@ def mixed(*parts: Part, **init_args: object) -> tuple[list[str], MixedDemonstrat
     return [rollout.question.text for rollout in mix.read(Path("nowhere"), TagProtocol())], mix
 
 
-def counts(texts: list[str]) -> dict[str, int]:
-    return dict(Counter(text.split()[0] for text in texts))
-
-
-@pytest.mark.parametrize(
-    ("parts", "wanted"),
-    [
-        ([("a", 5, {}), ("b", 3, {})], {"a": 5, "b": 3}),
-        ([("a", 5, {"number": 2}), ("b", 3, {"number": 9})], {"a": 2, "b": 3}),
-        # 10 / 0.25 = 40 would need 30 of b; 6 / 0.75 = 8 is the largest mix: 2 and 6.
-        ([("a", 10, {"share": 0.25}), ("b", 6, {"share": 0.75})], {"a": 2, "b": 6}),
-        # 6 without a share are three quarters of 8, so a quarter is 2.
-        ([("a", 10, {"share": 0.25}), ("b", 6, {})], {"a": 2, "b": 6}),
-        ([("a", 1, {"share": 0.25}), ("b", 6, {})], {"a": 1, "b": 6}),
-        ([("a", 4, {"number": 0}), ("b", 2, {})], {"b": 2}),
-        ([("a", 4, {"share": 1.0})], {"a": 4}),
-    ],
-)
-def test_each_part_gives_its_number_or_share(parts: list, wanted: dict[str, int]) -> None:
-    made = [Part(some(name, count), **how) for name, count, how in parts]
+def test_each_part_gives_its_number() -> None:
+    sizes = {"a": (5, 2), "b": (3, 9), "c": (4, 0), "d": (2, None)}
+    made = [Part(some(name, count), number) for name, (count, number) in sizes.items()]
     texts, mix = mixed(*made)
-    assert counts(texts) == wanted
-    assert list(mix.parts.values()) == [wanted.get(name, 0) for name, _, _ in parts]
-    assert mix.left_out[LeftOut.SURPLUS] == sum(count for _, count, _ in parts) - len(texts)
-    assert mix.left_out[LeftOut.WRONG] == len(parts), "what the parts left out counts too"
+    assert Counter(text.split()[0] for text in texts) == {"a": 2, "b": 3, "d": 2}
+    assert mix.parts == {"1": 2, "2": 3, "3": 0, "4": 2}
+    assert mix.left_out[LeftOut.SURPLUS] == 7
+    assert mix.left_out[LeftOut.WRONG] == len(made), "what the parts left out counts too"
+    with pytest.raises(ConfigError, match="number -1, wanted 0 or more"):
+        Part(some("a", 1), -1)
 
 
 def test_a_question_counts_in_the_first_part_that_draws_it() -> None:
@@ -75,9 +59,6 @@ def test_a_question_counts_in_the_first_part_that_draws_it() -> None:
     assert mix.left_out[LeftOut.REPEATED] == 1
     texts, mix = mixed(Part(first, number=0), Part(second))
     assert texts == ["WHAT? ", "How?"], "what was not drawn is free"
-    texts, mix = mixed(Part(first), Part(second), repeat_questions=True)
-    assert len(texts) == 4
-    assert mix.left_out[LeftOut.REPEATED] == 0
     texts, _ = mixed(Part(Some("What?", "What?")))
     assert len(texts) == 2, "what a part itself repeats stays"
 
@@ -104,31 +85,3 @@ def test_each_part_has_a_folder(tokenizer, tmp_path: Path) -> None:
     one, other = Some("a"), Some("b")
     MixedDemonstrations([Part(one), Part(other)]).make(RULES, NoRetriever(), tmp_path, tokenizer)
     assert (one.made_in, other.made_in) == ([tmp_path / "part-1"], [tmp_path / "part-2"])
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        [],
-        [{"share": 0.5}],
-        [{"share": 0.5}, {"share": 0.6}],
-        [{"share": 1.0}, {}],
-        [{"share": 0.5, "number": 3}],
-        [{"share": 0.0}, {}],
-        [{"number": -1}],
-    ],
-)
-def test_what_cannot_be_mixed_is_refused(parts: list[dict[str, float]]) -> None:
-    with pytest.raises(ConfigError, match="MixedDemonstrations"):
-        MixedDemonstrations([Part(Some("a"), **part) for part in parts])
-
-
-def test_an_empty_part_among_shares_is_named_instead_of_emptying_the_mix() -> None:
-    class Nothing(Some):
-        def read(self, folder, protocol) -> list[Rollout]:
-            self.left_out = {LeftOut.WRONG: 3}
-            return []
-
-    with pytest.raises(ConfigError, match="no dialogue in part 2 .*answer wrong"):
-        mixed(Part(some("a", 8), share=0.5), Part(Nothing(), share=0.5))
-    assert counts(mixed(Part(some("a", 8)), Part(Nothing(), share=0.5))[0]) == {"a": 8}

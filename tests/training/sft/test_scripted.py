@@ -11,12 +11,11 @@ import pytest
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.evaluation.grading.grade import Verdict, grade
-from medagent.protocol import TagProtocol
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
 from medagent.training.agent_data import AgentSettings
+from medagent.training.sft.data import LeftOut, encoded
 from medagent.training.sft.scripted import ScriptedDemonstrations
-from medagent.training.sft.tokenized_dialogues import LeftOut, encoded
 from medagent.types import Question, Rollout
 from tests.training.sft.support import RULES, Asked, WordRetriever, passage, said
 from tests.training.support import AGENT
@@ -171,45 +170,14 @@ def test_an_empty_index_gives_none(tokenizer, tmp_path: Path) -> None:
 
 
 def test_settings_out_of_range_are_refused() -> None:
-    for wrong in ({"abstentions": 1.0}, {"abstentions": -0.1}, {"tries": -1}, {"most_query_words": 0}):
+    for wrong in ({"abstentions": 1.0}, {"abstentions": -0.1}, {"withheld": 1.0}):
         with pytest.raises(ConfigError, match="wanted"):
             ScriptedDemonstrations(Asked(DIRECT), **wrong)
 
 
-class Untagged(TagProtocol.__base__):  # type: ignore[misc,name-defined]
-    """A protocol without thoughts."""
-
-    search, answer = TagProtocol.search, TagProtocol.answer
-    tag_tokens = ()
-    instructed = False
-
-    def init_args(self):
-        return {}
-
-    def answering_only(self, *, given):
-        return self
-
-    def encode_prompt(self, tokenizer, question):
-        return RULES.protocol.encode_prompt(tokenizer, question)
-
-    def encode_observation(self, tokenizer, passages, *, first_number, max_tokens):
-        return RULES.protocol.encode_observation(tokenizer, passages, first_number=first_number, max_tokens=max_tokens)
-
-    def parse(self, text):
-        return RULES.protocol.parse(text)
-
-    def neutralise(self, text):
-        return RULES.protocol.neutralise(text)
-
-    def described(self):
-        return ""
-
-
 def test_another_protocol_has_no_thoughts(tokenizer, tmp_path: Path) -> None:
-    other = replace(RULES, protocol=Untagged())
-    (rollout,), _ = made(tmp_path, tokenizer, DIRECT, settings=other)
-    assert said(rollout)[-1] == "<answer> colchicine [1]</answer>"
-    with pytest.raises(ConfigError, match="found true with Untagged, wanted a TagProtocol"):
+    other = replace(RULES, protocol=None)
+    with pytest.raises(ConfigError, match="found true with NoneType, wanted a TagProtocol"):
         made(tmp_path, tokenizer, DIRECT, settings=other, thoughts=True)
 
 
@@ -219,7 +187,7 @@ def test_what_is_there_is_not_made_again_unless_a_rule_changed(tokenizer, tmp_pa
     stopped = WordRetriever(())
     assert made(tmp_path, tokenizer, DIRECT, NOWHERE, retriever=stopped) == (first, {LeftOut.NOT_FOUND: 1})
     assert stopped.asked == []
-    assert made(tmp_path, tokenizer, DIRECT, NOWHERE, retriever=stopped, tries=1)[0] == []
+    assert made(tmp_path, tokenizer, DIRECT, NOWHERE, retriever=stopped, seed=1)[0] == []
     assert stopped.asked
     (tmp_path / "scripted.json").unlink()  # as a kill between the two files leaves it
     assert made(tmp_path, tokenizer, DIRECT, NOWHERE)[0] == first
@@ -240,4 +208,6 @@ def test_the_starter_world_gives_nearly_all(retriever: HybridRetriever, tokenize
     assert len(twice) >= 0.9 * kinds.count("two_hop")
     gold = [set(r.question.gold_passage_ids) & {hit.passage.id for hit in r.hits} for r in rollouts]
     assert all(gold), "each cites what the question needs"
-    assert json.loads((tmp_path / "scripted.json").read_text())["left_out"] == source.left_out
+    assert json.loads((tmp_path / "scripted.json").read_text())["left_out"] == {
+        reason.name.lower(): count for reason, count in source.left_out.items()
+    }

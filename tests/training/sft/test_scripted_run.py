@@ -92,14 +92,6 @@ def test_counts_of_parts_reasons_and_held_out_are_printed_and_logged(train_index
     assert told in said
 
 
-def test_within_an_epoch_too(train_index: Path, tmp_path: Path, capsys) -> None:
-    callback = [{"class_path": "medagent.training.sft.HeldOutLoss", "init_args": {"every_steps": 1}}]
-    settings = {"data.held_out": 0.2, "data.batch_size": 8, "trainer.callbacks+": json.dumps(callback)}
-    run = sft_command(arguments(tmp_path / "run", train_index, scripted(10), epochs=1, **settings))
-    assert "step 1  held-out loss " in capsys.readouterr().out
-    assert len(read_metrics(run)) == 1
-
-
 @pytest.mark.long
 def test_a_run_that_was_stopped_ends_with_the_same_numbers(train_index: Path, tmp_path: Path) -> None:
     few = {"data.held_out": 0.1}

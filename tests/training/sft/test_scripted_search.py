@@ -9,6 +9,7 @@ import pytest
 
 from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Hit
+from medagent.training.sft import scripted_search
 from medagent.training.sft.scripted_search import (
     Evidence,
     Rarity,
@@ -185,12 +186,13 @@ def test_rarity_is_the_inverse_document_frequency() -> None:
     assert rarity.share(frozenset(), "toe") == 0
 
 
-def test_of_a_long_question_the_rarest_words_are_the_query() -> None:
+def test_of_a_long_question_the_rarest_words_are_the_query(monkeypatch) -> None:
+    monkeypatch.setattr(scripted_search, "MOST_WORDS", 4)
     among = Rarity()
     among.add([LONG, "A 54-year-old man comes with a rash. Which drug is given first?"] * 3)
-    assert first_query(LONG, among, 4) == "swollen toe feast gout"
-    assert first_query("What is it?", among, 4) == "What is it?"
-    assert first_query(" \n", among, 4) == ""
+    assert first_query(LONG, among) == "swollen toe feast gout"
+    assert first_query("What is it?", among) == "What is it?"
+    assert first_query(" \n", among) == ""
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,7 @@ def test_of_a_long_question_the_rarest_words_are_the_query() -> None:
     ],
 )
 def test_what_is_described_is_searched_first(question: str, query: str) -> None:
-    assert first_query(question, Rarity(), 12) == query
+    assert first_query(question, Rarity()) == query
 
 
 def test_a_bridge_is_named_by_the_passage_and_not_by_the_question() -> None:
@@ -238,13 +240,13 @@ def test_a_bridge_is_named_by_the_passage_and_not_by_the_question() -> None:
         ),
         ("Where does Marie Curie's student work?", "Perey", "Perey was a student of Marie Curie.", "Perey work"),
         ("Which gene?", "BRCA1", "BRCA1 is a gene.", "BRCA1 gene"),
-        ("Which gene and enzyme and organ and vessel?", "BRCA1", "", "BRCA1 gene enzyme"),
+        ("Which gene and enzyme and organ and vessel?", "BRCA1", "", "BRCA1 gene enzyme organ vessel"),
     ],
 )
 def test_the_next_query_joins_the_bridge_to_what_is_still_asked(
     question: str, bridge: str, passage: str, query: str
 ) -> None:
-    assert next_query(question, bridge, passage, 3) == query
+    assert next_query(question, bridge, passage) == query
 
 
 def test_rewordings_are_shorter_or_whole() -> None:

@@ -24,8 +24,8 @@ from medagent.models.base_models import STARTER, model_path
 from medagent.protocol import TagProtocol
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import sft_command
-from medagent.training.sft.jsonl_dialogues import GivenDialogues
-from medagent.training.sft.tokenized_dialogues import LeftOut, encoded
+from medagent.training.sft.data import LeftOut, encoded
+from medagent.training.sft.dialogues import GivenDialogues
 from tests.support import CONFIGS
 from tests.training.support import AGENT
 
@@ -111,29 +111,6 @@ def test_texts_come_back_as_the_tokens_that_were_sampled(rollouts, tokenizer, tm
     assert all(not any(turn.forced_prefix for turn in one.turns) for one in again), "every turn is imitated whole"
     tight = replace(AGENT, limits=replace(AGENT.limits, max_total_tokens=60))
     assert encoded(told, tight, tokenizer) == ([], {LeftOut.MAX_TOTAL_TOKENS: len(told)})
-
-
-def test_dialogues_by_hand(tokenizer, tmp_path: Path) -> None:
-    row = {
-        "question": "What treats gout?",
-        "options": {"A": "aspirin", "B": "allopurinol"},
-        "turns": [
-            {
-                "text": "<search>gout drug</search>",
-                "passages": [{"text": "Allopurinol treats gout."}],
-            },
-            {"text": "<answer>allopurinol [1] (B)</answer>"},
-        ],
-    }
-    path = tmp_path / "own.jsonl"
-    path.write_text(json.dumps(row) + "\n")
-    told = GivenDialogues(str(path)).read(tmp_path, TagProtocol())
-    (rollout,), _ = encoded(told, AGENT, tokenizer)
-    text = tokenizer.decode(rollout.token_ids)
-    assert "gout drug</search>" in text
-    assert "Allopurinol treats gout [1]." in text
-    acted = [token for token, acts in zip(rollout.token_ids, rollout.loss_mask, strict=True) if acts]
-    assert tokenizer.decode(acted) == "<search>gout drug</search><answer>allopurinol [1] (B)</answer>"
 
 
 def test_too_little_is_refused_before_training(train_index: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from medagent.errors import ConfigError
 from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Hit, Passage
 from medagent.training.agent_data import AgentSettings
-from medagent.training.sft.tokenized_dialogues import LeftOut, encoded, in_words
+from medagent.training.sft.data import LeftOut, encoded, in_words
 from medagent.types import Limits, Question, Rollout, StopReason, Turn
 
 SETTINGS = AgentSettings(TagProtocol(instructions=""), Limits(4, 40, 200, 600), top_k=3)
@@ -73,7 +73,7 @@ REASONS = [
     (dialogue("<think>in 2021 [IV] (5) [1999]</think>" + ANSWER), None),
     *((dialogue(search("a", hits("a", 2)), f"<answer>(A) {cited}</answer>"), LeftOut.CITATION) for cited in UNSEEN),
     *((dialogue(search("a", hits("a", 3)), f"<answer>(A) {cited}</answer>"), None) for cited in SEEN),
-    (dialogue("<think>x<end></think>" + ANSWER), LeftOut.CONTROL),
+    (dialogue("<think>x<end></think>" + ANSWER), LeftOut.CONTROL_TOKEN),
 ]
 
 
