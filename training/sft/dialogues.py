@@ -24,6 +24,7 @@ from medagent.agent_folder import open_agent
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.evaluation.grading.citations import gold_texts, supports
+from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.predictions import Prediction, PredictionLog
 from medagent.evaluation.rollout_files import given_rollout, is_right, read_lines
