@@ -34,7 +34,7 @@ from medagent.serving.admission import Admission
 from medagent.serving.app import make_app
 from medagent.serving.background import share_one_arena, stamp, trim_memory, watch
 from medagent.serving.middleware import BoundedConnection, read_api_key_hashes
-from medagent.serving.page import Feedback, read_examples, read_quiz
+from medagent.serving.page import Example, Feedback, QuizItem, read_rows
 from medagent.serving.settings import LOOPBACK
 
 GRACE_S = 30  # seconds that running answers may take after the first Ctrl-C
@@ -110,8 +110,8 @@ def app_of(command: ServeCommand, engine: Engine) -> FastAPI:
     tokens = sorted(read_api_key_hashes(Path(auth.api_key_hashes))) if auth.api_key_hashes else []
     folder = Path(command.agent) if (Path(command.agent) / SPEC_FILE).exists() else None
     examples, quiz = _given_or_own(page.examples, folder, EXAMPLES), _given_or_own(page.quiz, folder, QUIZ)
-    asked = read_quiz(quiz) if quiz else []
-    shown = read_examples(examples) if examples else []
+    asked = read_rows(QuizItem, quiz) if quiz else []
+    shown = read_rows(Example, examples) if examples else []
     tasks: list[Callable[[Admission], Coroutine[Any, Any, None]]] = [lambda admission: trim_memory()]
     retriever: Retriever | None = None
     if folder and command.poll_interval_s > 0:

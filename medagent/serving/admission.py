@@ -1,7 +1,4 @@
-"""Admission of many people's questions to one agent.
-
-A question is admitted, waits, and runs beside others. It ends by an answer, by a timeout, or when its asker leaves.
-"""
+"""Admission of many people's questions to one agent: a question is admitted, waits, and runs beside others."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any, Literal
 
@@ -32,10 +29,7 @@ USUAL_S = 10.0  # an answer's time before any was given
 
 @dataclass(frozen=True)
 class Event:
-    """One step of a question: it waits behind `ahead` others, a turn has ended, or the answer is there.
-
-    `data` is plain data: `{"ahead": n}`, a turn's event of `Steps`, or `Answer.to_json`.
-    """
+    """One step of a question. `data` is `{"ahead": n}`, a turn's event of `Steps`, or `Answer.to_json`."""
 
     kind: Literal["waiting", "turn", "answer"]
     data: dict[str, Any]
@@ -59,8 +53,6 @@ class TooLongError(MedagentError):
 
 @dataclass
 class _InUse:
-    """An agent, the batcher that its searches share, and how many questions it answers now."""
-
     agent: Agent
     search: SearchBatcher
     answering: int = 0
@@ -74,10 +66,9 @@ class Answering:
     queue: asyncio.Queue[Event | None]
 
     async def events(self) -> AsyncGenerator[Event]:
-        """The steps of the question: waiting if no place was free, each turn as it ends, and the answer.
+        """The steps of the question; leaving the iteration stops the rollout.
 
-        Leaving the iteration stops the rollout. Raises `TooSlowError` when the time is over, and what the rollout
-        raises.
+        Raises `TooSlowError` when the time is over, and what the rollout raises.
         """
         try:
             while (event := await self.queue.get()) is not None:
@@ -89,28 +80,14 @@ class Answering:
 
     async def whole(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """The turns' events, and the answer."""
-        events = self.events()
-        try:
+        async with aclosing(self.events()) as events:
             found = [event async for event in events]
-        finally:
-            await events.aclose()
         return [event.data for event in found if event.kind == "turn"], found[-1].data
-
-
-def _outcome(task: asyncio.Task[Answer]) -> str:
-    if task.cancelled():
-        return "left"
-    failure = task.exception()
-    return "answered" if failure is None else "too_slow" if isinstance(failure, TooSlowError) else "failed"
 
 
 @dataclass
 class Admission:
-    """Answers questions with one agent, which `replace` exchanges.
-
-    `outcomes` counts how questions ended, and `verdicts` what the evidence said of their answers. `durations_s` holds
-    the times of the last answers.
-    """
+    """Answers questions with one agent, which `replace` exchanges; counts how they ended and what the verdicts were."""
 
     first: InitVar[Agent]
     limits: AdmissionLimits = field(default_factory=AdmissionLimits)
@@ -125,7 +102,7 @@ class Admission:
     _places: asyncio.Semaphore = field(init=False, repr=False)
 
     def __post_init__(self, first: Agent) -> None:
-        """One batcher for all, so that their searches share batches."""
+        """Searches share the batches of one batcher."""
         self._places = asyncio.Semaphore(self.limits.max_running)
         self._current = _InUse(first, first.search_batcher(retries=SEARCH_RETRIES))
 
@@ -139,7 +116,7 @@ class Admission:
         return await self._current.search.search(query, top_k=top_k)
 
     async def replace(self, agent: Agent) -> None:
-        """Answer with another agent from now on. Running answers end with the one they began with."""
+        """Answer with another agent from now on; running answers end with the one they began with."""
         old, self._current = self._current, _InUse(agent, agent.search_batcher(retries=SEARCH_RETRIES))
         self.replaced += 1
         if not old.answering:
@@ -173,11 +150,9 @@ class Admission:
         asker: str = "",
         where: Filter = NO_FILTER,
     ) -> Answering:
-        """Begin to answer, at once or when a place is free. Places are given in the order of asking.
+        """Begin to answer, at once or when a place is free, in the order of asking.
 
-        `rewritten_question` is the question that was put, if it differs from the one that was asked. `history` is what
-        was said before, which may tell of an emergency. `asker` is the token's digest, if any. `where` says which
-        passages may be found.
+        `rewritten_question` and `history` as in `Answer` and `answer_job`. `asker` is the token's digest, if any.
 
         Raises:
             OverloadedError: too many questions wait, or too many of this asker.
@@ -199,16 +174,15 @@ class Admission:
         self._asking[asker] += 1
 
         def ended(task: asyncio.Task[Answer]) -> None:  # also where it is cancelled before its first step
-            self.outcomes[_outcome(task)] += 1
+            failure = None if task.cancelled() else task.exception()
+            late = isinstance(failure, TooSlowError)
+            outcome = "left" if task.cancelled() else "too_slow" if late else "failed" if failure else "answered"
+            self.outcomes[outcome] += 1
             self._asking -= Counter([asker])  # which drops those that ask nothing
             events.put_nowait(None)
 
         task.add_done_callback(ended)
         return Answering(task, events)
-
-    async def answer(self, job: Job) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """All turns' events and the answer at once."""
-        return await self.start(job).whole()
 
     async def _answered(
         self,
@@ -218,18 +192,16 @@ class Admission:
         history: Sequence[str],
         where: Filter,
     ) -> Answer:
-        """Wait for the place and roll out, in a task of its own."""
         began = time.monotonic()
         try:
             async with asyncio.timeout(self.limits.timeout_s):
                 async with self._places, self._taken() as taken:
                     tell = Steps(taken.agent.protocol, taken.agent.retriever)
-                    search = taken.search.within(where)
                     answer = await answer_job(
                         taken.agent,
                         job,
                         check=self.check,
-                        search=search,
+                        search=taken.search.within(where),
                         history=history,
                         on_turn=lambda turn: events.put_nowait(Event("turn", tell(turn))),
                     )
@@ -260,7 +232,6 @@ class Admission:
 
     @asynccontextmanager
     async def _taken(self) -> AsyncIterator[_InUse]:
-        """The current agent, kept until this answer ends."""
         used = self._current
         used.answering += 1
         try:

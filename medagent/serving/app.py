@@ -8,7 +8,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 from uuid import uuid4
@@ -61,12 +61,12 @@ def make_app(
 ) -> FastAPI:
     """The service over one agent, which it lists as model `name`.
 
-    `check` decides which answers are shown. `rewriter` completes follow-up questions. Requests to hosts outside
-    `hosts` are refused. The page offers `examples`. Reported answers go to `feedback`. `quiz` is for study.
-    `background_tasks` run as long as the service, such as `background.watch`.
+    Requests to hosts outside `hosts`, or without one of the `tokens` (digests), are refused. The page offers `examples`
+    and the `quiz`. `background_tasks` run as long as the service.
     """
     admission = Admission(agent, limits, check)
-    service = Service(admission, name, rewriter, feedback, engine_lives, log_questions)
+    searchable = Searchable(admission.search)
+    service = Service(admission, name, rewriter, feedback, engine_lives, log_questions, searchable)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -99,7 +99,7 @@ def make_app(
 
 @dataclass
 class Service:
-    """The calls of the API. Their docstrings are in /openapi.json."""
+    """The calls of the API, whose docstrings are in /openapi.json."""
 
     admission: Admission
     name: str
@@ -107,11 +107,7 @@ class Service:
     feedback: Feedback | None
     engine_lives: Callable[[], bool]
     log_questions: bool
-    searchable: Searchable = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Probes search the agent's corpus."""
-        self.searchable = Searchable(self.admission.search)
+    searchable: Searchable
 
     def add_to(self, app: FastAPI) -> None:
         """Route requests to the calls."""
@@ -122,10 +118,9 @@ class Service:
         app.get("/v1/models")(self.models)
         app.get("/v1/models/{model:path}", responses=ERRORS)(self.model)
         app.get("/healthz")(self.healthz)
-        not_ready: dict[int | str, dict[str, Any]] = {
-            503: {"description": "a question would be refused, or its search would fail"}
-        }
-        app.get("/readyz", responses=not_ready)(self.readyz)
+        app.get("/readyz", responses={503: {"description": "a question would be refused, or its search would fail"}})(
+            self.readyz
+        )
         app.get("/metrics", response_class=PlainTextResponse)(self.metrics)
 
     async def answers(self, body: AnswerRequest, request: Request) -> Response:
@@ -159,7 +154,8 @@ class Service:
             asked = openai.read_conversation(body, self.admission.check.emergencies)
         except openai.RefusedError as wrong:
             return refusal(400, str(wrong), param=wrong.param)
-        id_, usage = f"chatcmpl-{uuid4().hex}", body.wants_usage
+        usage = bool(body.stream_options and body.stream_options.include_usage)
+        id_ = f"chatcmpl-{uuid4().hex}"
         if asked.utility is not None:
             if body.stream:
                 return stream(utility_chunks(id_, self.name, asked.utility, usage=usage))
@@ -211,11 +207,8 @@ class Service:
         options: Sequence[str] = (),
         history: Sequence[str],
     ) -> tuple[Answering, Question]:
-        """Complete the last of a conversation's questions, and begin to answer it.
-
-        A model that rewrites is not asked what would be refused.
-        """
-        self.admission.refuse_too_many(request.state.asker)
+        """Complete the last of a conversation's questions, and begin to answer it."""
+        self.admission.refuse_too_many(request.state.asker)  # before a model is asked to rewrite
         text = await unless_gone(request, self.rewriter(questions, self.admission.agent.policy))
         question = Question(id_, text, tuple(options))
         if self.log_questions:

@@ -35,10 +35,9 @@ def stamp(folder: Path) -> Stamp:
 async def watch(
     folder: Path, served: Stamp, open_again: Callable[[], Agent], admission: Admission, *, every_s: float
 ) -> None:
-    """Look every `every_s` seconds, and exchange the agent once a change has come to rest.
+    """Exchange the agent, whose stamp is `served`, once a change of its folder has come to rest.
 
-    `served` is the stamp of the open agent. If the new agent cannot be opened, the reason is logged and the former
-    one stays.
+    If the new agent cannot be opened, the reason is logged and the former one stays.
     """
     seen = served
     while True:
@@ -59,10 +58,9 @@ _ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
 
 
 def share_one_arena() -> None:
-    """Let all threads allocate from one arena of glibc; call it before there are threads.
+    """Let all threads allocate from one arena of glibc, unless the environment says otherwise.
 
-    Python's lock lets one thread at a time do most of the work, so they hardly wait for each other.
-    It changes nothing with another C library, or where the environment has settings of its own.
+    Call it before there are threads. Python's lock lets one at a time work, so they hardly wait for each other.
     """
     own = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
     if platform.libc_ver()[0] == "glibc" and not own:
@@ -70,10 +68,7 @@ def share_one_arena() -> None:
 
 
 async def trim_memory(every_s: float = EVERY_S) -> None:
-    """Return free memory to the system at intervals (malloc_trim(3), some milliseconds each).
-
-    Ends at once where the C library is not glibc.
-    """
+    """Return free memory to the system at intervals (malloc_trim(3)); with another C library than glibc, nothing."""
     if platform.libc_ver()[0] != "glibc":
         return
     library = ctypes.CDLL(None)
@@ -82,16 +77,12 @@ async def trim_memory(every_s: float = EVERY_S) -> None:
         await asyncio.to_thread(library.malloc_trim, 0)
 
 
-log = logging.getLogger("medagent.serving")
 PROBE = "treatment"
 
 
 @dataclass
 class Searchable:
-    """Searches once, and says for `every_s` whether that worked. A search over `timeout_s` did not.
-
-    A probe that comes meanwhile gets the last outcome, so that many probes are one search.
-    """
+    """Searches once, and says for `every_s` whether that worked, so that many probes are one search."""
 
     search: Callable[[str, int], Coroutine[Any, Any, Any]]
     every_s: float = 10.0

@@ -1,7 +1,6 @@
-"""Answers what chat programs send besides questions: prompts for titles, tags, follow-ups and search queries.
+"""Answers the prompts of chat programs for titles, tags, follow-ups and search queries, without the agent.
 
-They are answered here in a few words of the conversation itself, without the agent. LibreChat and Open WebUI send them
-as messages in English, known by their words.
+LibreChat and Open WebUI send them as messages in English, known by their words.
 """
 
 from __future__ import annotations
@@ -96,10 +95,6 @@ def _kind_of(instruction: str) -> str | None:
 
 
 def title_of(question: str) -> str:
-    """A question's first words as a title.
-
-    >>> title_of("What is the first-line drug for trachoma?")
-    'What is the first-line drug for ...'
-    """
+    """A question's first words as a title."""
     words = question.strip().rstrip("?!. ").split()
     return " ".join(words[:TITLE_WORDS]) + (" ..." if len(words) > TITLE_WORDS else "") or "Medical question"

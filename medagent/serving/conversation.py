@@ -62,27 +62,18 @@ _WORDS_OF_ASKING = frozenset("same question thing".split())
 
 
 def standing_alone(questions: Sequence[str]) -> str:
-    """The last of a conversation's questions, with what it leaves unsaid taken from those before it.
-
-    >>> standing_alone(["What is the cause of gout?", "How is it treated?", "And pseudogout?"])
-    'How is pseudogout treated?'
-    """
+    """The last of a conversation's questions, with what it leaves unsaid taken from those before it."""
     known = questions[0]
     for question in questions[1:]:
-        known = _completed(known, question)
+        about, completed = subject_phrase(known), question
+        if about and len(about) <= LONGEST_NAME and len(question) <= LONGEST:
+            completed = _completed(known, about, question)
+        known = completed if len(completed) <= LONGEST else question
     return known
 
 
-def _completed(before: str, question: str) -> str:
-    """`question`, with its subject or what it asks for taken from `before`."""
-    about = subject_phrase(before)
-    if not about or len(about) > LONGEST_NAME or len(question) > LONGEST:
-        return question
-    found = _taken_from(before, about, question)
-    return found if len(found) <= LONGEST else question
-
-
-def _taken_from(before: str, about: str, question: str) -> str:
+def _completed(before: str, about: str, question: str) -> str:
+    """`question`, with its subject `about` or what it asks for taken from `before`."""
     own = [word for word in subject_words(without_kinds(question)).values() if folded(word) not in _WORDS_OF_ASKING]
     fragment = _LEADING.sub("", question, count=1).strip().rstrip("?!. ")
     short = 0 < len(fragment.split()) <= _NO_CLAUSE and len(fragment) <= LONGEST_NAME
@@ -92,10 +83,13 @@ def _taken_from(before: str, about: str, question: str) -> str:
         whole = _AT_END.sub("", before.rstrip("?!. "))
         return f"{whole} {head}{fragment[:1].lower()}{fragment[1:]}?"
     pointing = _POINTING.search(question) or _POSSESSIVE.search(question)
-    if pointing and not _names_before(question, pointing.start(), own) and not (own and _IDLE_IT.search(question)):
-        return _with_subject(question, about)
+    if pointing:  # a name before the pronoun is what that stands for
+        earlier = set(re.findall(r"\w+", question[: pointing.start()]))
+        if not earlier & set(own) and not (own and _IDLE_IT.search(question)):
+            return _with_subject(question, about)
     if not own and asked_for(question):
-        return _of_subject(question, about)
+        plain = question.strip().rstrip("?!. ")
+        return _as_question(f"{plain} {_preposition(plain)} {about}?")
     name = _PREPOSITION.sub("", fragment, count=1)
     alone = not _SEVERAL.search(about) or _DESCRIBED.search(before)
     led = _LED.match(question) or (len(name.split()) <= 3 and question.rstrip().endswith("?"))
@@ -105,18 +99,8 @@ def _taken_from(before: str, about: str, question: str) -> str:
     return question
 
 
-def _names_before(question: str, at: int, own: Sequence[str]) -> bool:
-    """Whether the question names a subject of its own before a pronoun, which then stands for that."""
-    earlier = set(re.findall(r"\w+", question[:at]))
-    return any(word in earlier for word in own)
-
-
 def subject_phrase(question: str) -> str:
-    """The words from the first to the last by which a question names its subject; empty where it names none.
-
-    >>> subject_phrase("Which drug is used first to treat Whipple disease?")
-    'Whipple disease'
-    """
+    """The words from the first to the last by which a question names its subject; empty where it names none."""
     rest = without_kinds(question)
     described = _DESCRIBED.search(question)
     if described:
@@ -142,12 +126,6 @@ def _with_subject(question: str, about: str) -> str:
         named = f"the {noun} {_preposition(noun)} {about}"
         return _as_question(f"{question[: possessive.start()]}{named}{question[possessive.end() :]}")
     return _as_question(_POINTING.sub(lambda _: about, question, count=1))
-
-
-def _of_subject(question: str, about: str) -> str:
-    """The question with its subject at its end: "And the treatment?" becomes "What is the treatment for gout?"."""
-    plain = question.strip().rstrip("?!. ")
-    return _as_question(f"{plain} {_preposition(plain)} {about}?")
 
 
 def _preposition(noun: str) -> str:

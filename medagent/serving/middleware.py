@@ -1,7 +1,4 @@
-"""Checks before every request: its host name, its size and its token.
-
-Adds an id, and headers that bind the page to this server.
-"""
+"""Checks before every request: its host name, its size and its token. Adds an id, and headers of security."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ from uuid import uuid4
 
 import h11
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -70,16 +66,26 @@ def digest(token: str) -> str:
 
 
 def _host(name: str) -> str:
-    """A host name as it is compared: without port and final dot, in lower case, as browsers send it.
-
-    >>> _host("H2.example:8443"), _host("B\u00fccher.example")
-    ('h2.example', 'xn--bcher-kva.example')
-    """
+    """A host name as it is compared: without port and final dot, in lower case, as browsers send it."""
     plain = re.sub(r":\d*$", "", name).lower().rstrip(".")
     try:
         return plain.encode("idna").decode() if not plain.isascii() else plain
     except UnicodeError:
         return plain
+
+
+class _RefusedError(Exception):
+    """A request that the application does not see."""
+
+    def __init__(self, status: int, message: str, code: str) -> None:
+        self.status, self.message, self.code = status, message, code
+
+    def response(self) -> JSONResponse:
+        kind = "authentication_error" if self.status == 401 else "invalid_request_error"
+        response = JSONResponse(error(self.message, kind, code=self.code), status_code=self.status)
+        if self.status == 401:
+            response.headers["WWW-Authenticate"] = "Bearer"
+        return response
 
 
 class Guards:
@@ -106,23 +112,14 @@ class Guards:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        id_, began = uuid4().hex, time.perf_counter()
-        headers, status, read = Headers(scope=scope), 0, 0
-        asker = self._token_of(headers) if self._tokens else ""
+        id_, began, status = uuid4().hex, time.perf_counter(), 0
+        headers = Headers(scope=scope)
+        asker = _token_of(headers) if self._tokens else ""
         scope.setdefault("state", {}).update(request_id=id_, asker=asker)
         head = scope["method"] == "HEAD"  # what GET would be answered, without the body
-        whole, slow, late = False, False, time.monotonic() + BODY_TIMEOUT_S
-        path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))  # a server may prefix its own
 
         async def tell(message: Message) -> None:
-            nonlocal status, slow, read
-            if slow and not status:
-                slow, read = False, self._max + 1
-                await refuse(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s.", "body_too_slow")
-                return
-            if read > self._max and not status:  # whatever the application answered to a body that was too large
-                await refuse(413, f"the body is larger than {self._max:,} bytes.", "body_too_large")
-                return
+            nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 out = MutableHeaders(scope=message)
@@ -132,48 +129,19 @@ class Guards:
                 allowed = {method.strip() for method in out.get("allow", "").split(",")}
                 if "GET" in allowed:
                     out["allow"] = ", ".join(sorted(allowed | {"HEAD"}))
-            elif read > self._max:
-                return
             await send({**message, "body": b""} if head and message["type"] == "http.response.body" else message)
 
-        async def refuse(code: int, what: str, name: str) -> None:
-            nonlocal read
-            read = 0
-            kind = "authentication_error" if code == 401 else "invalid_request_error"
-            response = JSONResponse(error(what, kind, code=name), status_code=code)
-            if code == 401:
-                response.headers["WWW-Authenticate"] = "Bearer"
-            await response(scope, receive, tell)
-            read = self._max + 1  # nothing more goes to the application
-
-        async def listen() -> Message:
-            nonlocal read, whole, slow
-            try:
-                async with asyncio.timeout(None if whole else max(0.0, late - time.monotonic())):
-                    message = await receive()
-            except TimeoutError as error:
-                slow = True
-                raise ClientDisconnect from error
-            whole = whole or not message.get("more_body", False)
-            read += len(message.get("body", b""))
-            if read > self._max:
-                raise ClientDisconnect
-            return message
-
-        length = headers.get("content-length", "")
         try:
-            if length.isdecimal() and int(length) > self._max:
-                await refuse(413, f"the body is larger than {self._max:,} bytes.", "body_too_large")
-            elif not self._serves(headers.get("host", ""), path):
-                await refuse(
-                    400,
-                    "this host name is not served. The operator names it with medagent serve --auth.allowed_hosts.",
-                    "unknown_host",
-                )
-            elif not self._known(headers, path):
-                await refuse(401, "a bearer token is needed, or this one is not known.", "invalid_api_key")
-            else:
-                await self._app({**scope, "method": "GET"} if head else scope, listen, tell)
+            path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))  # a server may prefix its own
+            self._check(headers, path, asker)
+            body = [await self._body(receive)]
+
+            async def listen() -> Message:
+                return body.pop() if body else await receive()
+
+            await self._app({**scope, "method": "GET"} if head else scope, listen, tell)
+        except _RefusedError as refused:
+            await refused.response()(scope, receive, tell)
         finally:
             row = {
                 "request": id_,
@@ -184,21 +152,43 @@ class Guards:
             }
             log.info(json.dumps({**row, "seconds": round(time.perf_counter() - began, 3)}))
 
-    def _known(self, headers: Headers, path: str) -> bool:
+    def _check(self, headers: Headers, path: str, asker: str) -> None:
+        """Refuse by the head alone. Probes, which hold no data, answer under any host name."""
+        length = headers.get("content-length", "")
+        if length.isdecimal() and int(length) > self._max:
+            raise self._too_large()
+        if not (path in PROBES or "*" in self._hosts or _host(headers.get("host", "")) in self._hosts):
+            told = "this host name is not served. The operator names it with medagent serve --auth.allowed_hosts."
+            raise _RefusedError(400, told, "unknown_host")
         if not self._tokens or path in OPEN_PATHS or path.startswith(OPEN_FOLDER):
-            return True
-        given = self._token_of(headers)
-        return any(hmac.compare_digest(given, known) for known in self._tokens)
+            return
+        if not any(hmac.compare_digest(asker, known) for known in self._tokens):
+            raise _RefusedError(401, "a bearer token is needed, or this one is not known.", "invalid_api_key")
 
-    @staticmethod
-    def _token_of(headers: Headers) -> str:
-        """The digest of the bearer token; that of nothing where there is none."""
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        return digest(token.strip() if scheme.lower() == "bearer" else "")
+    async def _body(self, receive: Receive) -> Message:
+        """The whole body in one message, or that the client has gone."""
+        body = b""
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                while (message := await receive())["type"] == "http.request":
+                    body += message.get("body", b"")
+                    if len(body) > self._max:
+                        raise self._too_large()
+                    if not message.get("more_body", False):
+                        return {"type": "http.request", "body": body, "more_body": False}
+        except TimeoutError as error:
+            told = f"the body did not arrive within {BODY_TIMEOUT_S:g} s."
+            raise _RefusedError(408, told, "body_too_slow") from error
+        return message
 
-    def _serves(self, host: str, path: str) -> bool:
-        """Whether the host name is served; probes, which hold no data, answer under any."""
-        return path in PROBES or "*" in self._hosts or _host(host) in self._hosts
+    def _too_large(self) -> _RefusedError:
+        return _RefusedError(413, f"the body is larger than {self._max:,} bytes.", "body_too_large")
+
+
+def _token_of(headers: Headers) -> str:
+    """The digest of the bearer token; that of nothing where there is none."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return digest(token.strip() if scheme.lower() == "bearer" else "")
 
 
 HEAD_TIMEOUT_S = 10.0  # from a connection, or the first byte of a further request, to the end of a request's head
@@ -207,10 +197,7 @@ MAX_CONNECTIONS = 4_096
 
 
 class BoundedConnection(H11Protocol):
-    """uvicorn's HTTP/1.1 with a bound on the time that a request's head may take, and on the number of connections.
-
-    Heads are bounded in size by uvicorn itself (64 KiB). The body has its own bounds (`medagent.serving.middleware`).
-    """
+    """uvicorn's HTTP/1.1 with a bound on the time that a request's head may take, and on the number of connections."""
 
     head_timer: asyncio.TimerHandle | None = None
 

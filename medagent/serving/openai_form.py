@@ -96,8 +96,7 @@ class ChatRequest(BaseModel):
     """The body of POST /v1/chat/completions.
 
     Settings of sampling that an agent does not have are ignored. Fields that would change the shape of an answer are
-    refused. Null means absent. `where` is not OpenAI's: it says which passages may be found, see
-    `medagent.retrieval.filters`.
+    refused. `where` is not OpenAI's: it says which passages may be found, see `medagent.retrieval.filters`.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -116,18 +115,10 @@ class ChatRequest(BaseModel):
     modalities: list[str] | None = None
     where: WhereText | None = None
 
-    @property
-    def wants_usage(self) -> bool:
-        """Whether a stream ends with its usage."""
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
-
 
 @dataclass(frozen=True)
 class Conversation:
-    """The last question of a conversation with those before it, or the answer to a utility prompt.
-
-    `history` are the user's last messages, which may tell of an emergency.
-    """
+    """The last question of a conversation with those before it and the user's last messages, or a utility's answer."""
 
     question: str
     before: tuple[str, ...] = ()
@@ -136,10 +127,7 @@ class Conversation:
 
 
 def read_conversation(body: ChatRequest, emergencies: Emergencies) -> Conversation:
-    """Read the question of a request.
-
-    Only the user's questions are read: the last, and those before it that may complete it
-    (`medagent.serving.rewriting`). System messages are left out: the agent has instructions of its own.
+    """Read the user's last question and those before it. System messages are left out: the agent has its own.
 
     Raises:
         RefusedError: the request asks for something that an agent does not do, or has no question.
@@ -173,7 +161,6 @@ def read_conversation(body: ChatRequest, emergencies: Emergencies) -> Conversati
 
 
 def _refuse_shapes(body: ChatRequest) -> None:
-    """Refuse what would change the shape of the answer: clients would fail to read prose as something else."""
     kind = (body.response_format or {}).get("type", "text")
     if kind != "text":
         raise RefusedError(
@@ -257,12 +244,9 @@ def thought_of(turn: dict[str, Any]) -> str:
 
 
 def escaped(text: str, *, paragraphs: bool = False) -> str:
-    r"""Text that Markdown shows as it is; in one line unless it may have `paragraphs`. Citations stay as they are.
+    """Text that Markdown shows as it is; in one line unless it may have `paragraphs`. Citations stay as they are.
 
     Brackets become entities: chat programs read a backslash before one as mathematics.
-
-    >>> escaped("![x](y) <img> see [1]")
-    '!&#91;x&#93;(y) &lt;img&gt; see [1]'
     """
     text = "".join(each for each in text if each in "\n\t" or unicodedata.category(each) not in _UNSEEN)
     lines = [" ".join(line.split()) for line in text.splitlines()]

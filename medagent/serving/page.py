@@ -1,7 +1,6 @@
 """The page, and what only the page uses: examples, the quiz of its study mode, and reports of wrong answers.
 
-The page is a few files, read once. It loads nothing from elsewhere. The quiz never takes its right answers from the
-agent. A reported answer becomes a JSON line; with its `answer` filled in, it is a question for training or evaluation.
+A reported answer becomes a JSON line; with its `answer` filled in, it is a question for training or evaluation.
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ class Example(BaseModel):
 
 
 def described_corpus(retriever: Retriever) -> dict[str, Any] | None:
-    """The passages, largest sources and years of an index in this process. None for one elsewhere.
-
-    `sources` are for a sentence, `names` for a search that is limited to one.
-    """
+    """The passages, largest sources and years of an index in this process. None for one elsewhere."""
     corpus = corpus_of(retriever)
     if not isinstance(corpus, HybridRetriever):
         return None
@@ -90,7 +86,7 @@ def add_page(
 
     @app.get("/v1/agent")
     async def agent() -> dict[str, Any]:
-        """The agent's name, its limits, examples, what its corpus covers, whether it takes reports and has a quiz."""
+        """The agent's name, limits and examples, what its corpus covers, whether it takes reports and has a quiz."""
         return {
             "name": name,
             "max_characters": MAX_CHARACTERS,
@@ -105,14 +101,12 @@ def add_page(
 
 LOOKED_AT, SHOWN = 10, 2  # passages that are searched for evidence, and those shown
 MAX_ITEMS = 500
-_EXAMPLE = '{"question": "What treats gout?", "options": []}'
 Row = TypeVar("Row", bound=BaseModel)
 
 
-class QuizItem(BaseModel):
+class QuizItem(Example):
     """A question of the quiz; `answer` is the letter of the right option."""
 
-    question: Annotated[str, Field(min_length=1, max_length=8_000)]
     options: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=2, max_length=len(LETTERS))]
     answer: Annotated[str, Field(pattern=r"^[A-J]$")]
 
@@ -123,30 +117,26 @@ class QuizItem(BaseModel):
         return self
 
 
+_FILES: dict[type[BaseModel], tuple[str, int, str]] = {  # what a file is called, rows that are read, a row
+    Example: ("examples", MAX_EXAMPLES, '{"question": "What treats gout?", "options": []}'),
+    QuizItem: ("quiz", MAX_ITEMS, '{"question": "What treats gout?", "options": ["rest", "ice"], "answer": "B"}'),
+}
+
+
 class Try(BaseModel):
     """The letter that somebody chose."""
 
     choice: Annotated[str, Field(pattern=r"^[A-J]$")]
 
 
-def read_examples(path: Path) -> list[Example]:
-    """The first six questions of a JSON-lines file ("question", and "options" where there are any)."""
-    return _read(Example, path, MAX_EXAMPLES, f"examples {path}", f"such as {_EXAMPLE}.")
-
-
-def read_quiz(path: Path) -> list[QuizItem]:
-    """The first 500 questions of a JSON-lines file with `question`, `options` and `answer`."""
-    remedy = "with question, options, and the letter of the right one as answer."
-    return _read(QuizItem, path, MAX_ITEMS, f"quiz {path}", remedy)
-
-
-def _read(kind: type[Row], path: Path, most: int, what: str, remedy: str) -> list[Row]:
-    """The first rows of a JSON-lines file. Raises `ConfigError` where one cannot be read."""
+def read_rows(kind: type[Row], path: Path) -> list[Row]:
+    """The first rows of a JSON-lines file: examples, or questions of the quiz. Raises `ConfigError`."""
+    name, most, example = _FILES[kind]
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         return [kind.model_validate_json(line) for line in lines[:most]]
     except (OSError, UnicodeDecodeError, ValidationError) as error:
-        raise ConfigError(f"{what}: cannot be read ({error}). Give JSON lines {remedy}") from error
+        raise ConfigError(f"{name} {path}: cannot be read ({error}). Give JSON lines such as {example}.") from error
 
 
 def add_quiz(app: FastAPI, items: Sequence[QuizItem], search: Callable[[str, int], Awaitable[list[Hit]]]) -> None:

@@ -28,13 +28,26 @@ class ModelError(MedagentError):
     """The request names another model."""
 
 
+TOLD: dict[type[Exception], tuple[int, str, str, str | None]] = {  # whose text the client reads
+    OverloadedError: (429, "rate_limit_error", "overloaded", None),
+    TooSlowError: (504, "server_error", "timeout", None),
+    TooLongError: (400, "invalid_request_error", "context_length_exceeded", None),
+    ModelError: (404, "invalid_request_error", "model_not_found", "model"),
+}
+
+
 class ClientLeftError(Exception):
     """Nobody waits for the answer any more."""
 
 
 async def unless_gone(request: Request, work: Awaitable[Found]) -> Found:
     """The result, or `ClientLeftError` (and the work stopped) once the client has gone."""
-    working, gone = asyncio.ensure_future(work), asyncio.create_task(_gone(request))
+
+    async def left() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, gone = asyncio.ensure_future(work), asyncio.create_task(left())
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -46,13 +59,8 @@ async def unless_gone(request: Request, work: Awaitable[Found]) -> Found:
         await asyncio.gather(working, gone, return_exceptions=True)
 
 
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 def stream(pieces: AsyncGenerator[str]) -> StreamingResponse:
-    """Server-sent events. Proxies neither buffer them nor close their connection."""
+    """Server-sent events, which proxies do not buffer."""
     kept = kept_alive(pieces, silence_s=SILENCE_S)
     return StreamingResponse(kept, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
@@ -144,14 +152,9 @@ def refusal(status: int, message: str, *, param: str | None = None) -> JSONRespo
 
 def _failed(failure: Exception, request: Request) -> tuple[int, dict[str, Any]]:
     """Status and body for a failed answer. The cause goes to the log alone."""
-    if isinstance(failure, OverloadedError):
-        return 429, openai.error(str(failure), "rate_limit_error", code="overloaded")
-    if isinstance(failure, TooSlowError):
-        return 504, openai.error(str(failure), "server_error", code="timeout")
-    if isinstance(failure, TooLongError):
-        return 400, openai.error(str(failure), "invalid_request_error", code="context_length_exceeded")
-    if isinstance(failure, ModelError):
-        return 404, openai.error(str(failure), "invalid_request_error", code="model_not_found", param="model")
+    if type(failure) in TOLD:
+        status, kind, code, param = TOLD[type(failure)]
+        return status, openai.error(str(failure), kind, code=code, param=param)
     id_ = request.state.request_id
     log.error("request %s failed: %s", id_, failure, exc_info=failure)
     if isinstance(failure, RetrievalError):

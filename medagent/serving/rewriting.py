@@ -1,9 +1,7 @@
 """The last question of a conversation, made to stand on its own by rules or by a model.
 
-A model rewrites more than rules do, and may also answer, drop a condition or bring in words of its own. So its reply
-counts only where it is one line that asks, for the same kind of thing, with every name, number and denial of the last
-question in their order, and with none that nobody typed. Otherwise the question of the rules is taken
-(`medagent.serving.conversation`).
+A model's reply counts only if it is one line that asks for the same kind of thing, with every name, number and denial
+of the last question in their order, and with none that nobody typed. Otherwise the question of the rules is taken.
 """
 
 from __future__ import annotations
@@ -63,10 +61,7 @@ class RuleRewriter:
 
 @dataclass
 class ModelRewriter:
-    """By a model: the agent's own, or `model`. If it fails, is late or its reply does not count, the rules complete it.
-
-    The first question of a conversation asks no model.
-    """
+    """By a model: the agent's own, or `model`. Where it fails, is late or its reply does not count, rules do."""
 
     model: Policy | None = None
     timeout_s: float = 15.0
@@ -99,7 +94,7 @@ class ModelRewriter:
         return "" if turn.stop is TurnStop.LENGTH else turn.text
 
     def _room(self) -> asyncio.Semaphore:
-        """The places of the running event loop; those of loops that have ended are forgotten."""
+        """The places of the running event loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._places:
             self._places = {loop: asyncio.Semaphore(AT_ONCE)}
@@ -127,14 +122,7 @@ def prompt(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str]) -> list
 
 
 def accepted(reply: str, questions: Sequence[str]) -> str:
-    """The question in a reply, if it says what the conversation does; else empty.
-
-    >>> asked = ["What causes gout?", "And how is it treated in children?"]
-    >>> accepted("How is gout treated in children?", asked)
-    'How is gout treated in children?'
-    >>> accepted("How is gout treated?", asked), accepted("How is gout treated in children with asthma?", asked)
-    ('', '')
-    """
+    """The question in a reply, if it says what the conversation does; else empty."""
     last, ruled = questions[-1], standing_alone(questions)
     text = reply.rpartition(TagProtocol.think.end)[2].strip()
     text = _LEAD.sub("", text).strip(" \"'\u201c\u201d*")

@@ -13,7 +13,7 @@ from medagent.untrusted_text import is_blank
 
 
 class ResponseShape(BaseModel):
-    """Base of the shapes. Fields beyond those named are an error."""
+    """Base of the shapes, which take no other fields."""
 
     model_config = ConfigDict(extra="forbid")
 

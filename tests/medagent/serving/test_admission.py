@@ -23,6 +23,7 @@ from medagent.types import Question
 from tests.medagent.serving.support import Corpus, SlowPolicy, Stepwise, client_of, says, served, soon
 
 EVERY = EvidenceCheck(shown="all")
+JOB = Job(Question("q", "x"))
 
 
 def test_excess_questions_are_refused_and_slow_answers_time_out(tokenizer: Any) -> None:
@@ -154,11 +155,11 @@ def test_running_answers_end_with_the_agent_they_began_with(tokenizer: Any) -> N
     async def run() -> None:
         old, new = Leaving(tokenizer), ScriptedPolicy(tokenizer, lambda read, turn: "<answer> new</answer>")
         admission = Admission(Agent(old, Corpus()), check=EVERY)
-        before = asyncio.create_task(admission.answer(Job(Question("q", "x"))))
+        before = asyncio.create_task(admission.start(JOB).whole())
         while not old.opened:
             await asyncio.sleep(0.01)
         await admission.replace(Agent(new, Corpus()))
-        _, after = await admission.answer(Job(Question("q", "x")))
+        _, after = await admission.start(JOB).whole()
         assert after["text"] == "new"
         assert not old.disconnected
         old.go.set()
@@ -173,13 +174,13 @@ def test_waiting_clients_learn_their_place_and_get_keep_alives(tokenizer: Any) -
     async def run() -> None:
         slow = SlowPolicy(tokenizer)
         admission = Admission(Agent(slow, Corpus()), AdmissionLimits(max_running=1))
-        first = asyncio.create_task(admission.answer(Job(Question("q", "x"))))
+        first = asyncio.create_task(admission.start(JOB).whole())
         while not slow.opened:
             await asyncio.sleep(0.01)
         events = []
 
         async def listen() -> None:
-            async for event in admission.start(Job(Question("q", "x"))).events():
+            async for event in admission.start(JOB).events():
                 events.append((event.kind, event.data))
 
         second = asyncio.create_task(listen())
@@ -229,7 +230,7 @@ def test_a_burst_beyond_the_places_is_refused_and_waiters_go_in_order(tokenizer:
         ended: list[int] = []
 
         async def ask(number: int) -> None:
-            await admission.answer(Job(Question("q", "x")))
+            await admission.start(JOB).whole()
             ended.append(number)
 
         asked = [asyncio.create_task(ask(number)) for number in range(10)]
@@ -248,8 +249,8 @@ def test_a_place_given_to_a_client_that_left_passes_to_the_next(tokenizer: Any) 
     async def run() -> None:
         slow = SlowPolicy(tokenizer)
         admission = Admission(Agent(slow, Corpus()), AdmissionLimits(max_running=1), EVERY)
-        first, leaving, last = (admission.start(Job(Question("q", "x"))) for _ in range(3))
-        never = admission.start(Job(Question("q", "x")))
+        first, leaving, last = (admission.start(JOB) for _ in range(3))
+        never = admission.start(JOB)
         never.task.cancel()  # before its first step
         while not slow.opened:
             await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from medagent.errors import ConfigError
-from medagent.serving.page import QuizItem, read_quiz
+from medagent.serving.page import QuizItem, read_rows
 from tests.medagent.serving.support import GOUT, call
 
 ITEMS = [
@@ -36,10 +36,10 @@ def test_questions_come_without_answers_and_tries_are_judged(policy: Any) -> Non
 def test_a_file_is_checked(tmp_path: Path) -> None:
     file = tmp_path / "quiz.jsonl"
     file.write_text("".join(item.model_dump_json() + "\n" for item in ITEMS))
-    assert read_quiz(file) == ITEMS
+    assert read_rows(QuizItem, file) == ITEMS
     for wrong in ('{"question": "x", "options": ["a", "b"], "answer": "C"}', '{"question": "x"}', "no JSON"):
         file.write_text(wrong)
         with pytest.raises(ConfigError, match="cannot be read"):
-            read_quiz(file)
+            read_rows(QuizItem, file)
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_quiz(tmp_path / "missing")
+        read_rows(QuizItem, tmp_path / "missing")
