@@ -33,7 +33,7 @@ from medagent.models.checksums import SentWeights
 from medagent.models.merging import Form, MergeLoss
 from medagent.models.plain_lora import check_adapter, rank_of
 from medagent.models.text_length import room_on_server
-from medagent.policies.completions import CompletionPolicy, HttpCompletions
+from medagent.policies.completions import CompletionPolicy
 from medagent.policies.turn_ends import stored_end_token_ids
 from medagent.policies.vllm.server import HAS_TRITON, MODEL, VllmServer, VllmSettings
 
@@ -108,7 +108,7 @@ class VllmEngine(Engine):
                 f"agent {folder}: its base, dtype and longest dialogue {base} are not those that vLLM was started "
                 f"with, {self._base}. Start the service again."
             )
-        source, tokenizer = HttpCompletions(self._server.wait().endpoint()), AutoTokenizer.from_pretrained(folder)
+        source, tokenizer = self._server.wait().completions(), AutoTokenizer.from_pretrained(folder)
         ends = stored_end_token_ids(tokenizer, weights)
         if adapter is None:
             return CompletionPolicy([source], MODEL, tokenizer, seeded=self._seeded, end_ids=ends)
@@ -130,6 +130,11 @@ class VllmEngine(Engine):
             raise ConfigError(
                 "engine vllm: would serve the adapter beside a mixture of experts, which vLLM can only with Triton, so "
                 "on a GPU. Set weight_sync: merged, or take InProcessEngine."
+            )
+        if weights.routing is not None and not HAS_TRITON:
+            raise ConfigError(
+                "engine vllm: model.routing_replay r3 needs the experts that the sampler chose, and vLLM returns them "
+                "on a GPU alone. Set model.routing_replay: r2, or take InProcessEngine."
             )
         self._server = VllmServer(
             model_path(weights.base_name),
@@ -156,8 +161,6 @@ class VllmEngine(Engine):
         else:
             self._served = self._adapters_of(server).replace(self._served, partial(save_adapter, weights))
             require_synced(served_adapter(weights), server.held_adapter(), where="vLLM")
-        if weights.routing is not None:
-            server.record_routing()
         probe = self._setup.probe_ids
         if len(probe) > 1:
             self._check(server.api.logprobs(list(probe), model=self._served), weights.logprobs(probe), where="vLLM")

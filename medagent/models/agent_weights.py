@@ -23,7 +23,7 @@ def base_path(folder: Path, spec: AgentSpec) -> str:
     if spec.base_model == ".":
         return str(folder.resolve())
     check_base(spec.base_model, spec.base_sha256, f"agent {folder}")
-    return model_path(spec.base_model, spec.base_sha256)
+    return model_path(spec.base_model)
 
 
 def load_base(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -1,8 +1,7 @@
 """Base models by name: finds the folder that transformers loads for the name that a user gives.
 
 A GGUF file is dequantised once into a cache folder: safetensors in float32, config, tokenizer and chat template. From
-then on it is like any other folder, for training, vLLM, peft and export. The cache is MEDAGENT_CACHE, or the
-platform's own place for caches.
+then on it is like any other folder, for training, vLLM, peft and export.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medagent.errors import ConfigError
-from medagent.models.gguf_cache import as_folder, digest_of, folder_of, is_whole
+from medagent.models.gguf_cache import as_folder, digest_of
 
 STARTER, SMOLLM2 = "starter", "smollm2"
 GGUF = ".gguf"
@@ -59,7 +58,7 @@ PACKAGED = {
 }
 
 
-def model_path(base_model: str, sha256: str = "") -> str:
+def model_path(base_model: str) -> str:
     """The folder or hub name that transformers, peft and vLLM load for a base model.
 
     `base_model` is one of these:
@@ -69,8 +68,7 @@ def model_path(base_model: str, sha256: str = "") -> str:
         "FILE.gguf"    a GGUF file of an architecture that transformers reads
         anything else  a folder made by save_pretrained, or a hub name
 
-    The first use of a GGUF takes some seconds, and writes a folder into the cache. With the file's `sha256`, as agents
-    hold it, that folder is used even if the file is gone.
+    The first use of a GGUF takes some seconds, and writes a folder into the cache.
 
     Raises:
         ConfigError: the package or file is absent, damaged, another one, or of an architecture that cannot be read;
@@ -80,11 +78,8 @@ def model_path(base_model: str, sha256: str = "") -> str:
         return str(_PACKAGED)
     if not is_gguf(base_model):
         return base_model
-    source = _source(base_model)
-    if source is None:
-        return str(_converted(base_model, sha256))
     packaged = PACKAGED.get(base_model)
-    return str(as_folder(source, name=base_model, wanted=packaged.sha256 if packaged else None))
+    return str(as_folder(_source(base_model), name=base_model, wanted=packaged.sha256 if packaged else None))
 
 
 def is_gguf(base_model: str) -> bool:
@@ -95,15 +90,11 @@ def is_gguf(base_model: str) -> bool:
 def stored_name(base_model: str) -> str:
     """The name by which an exported agent finds its base again, also from another folder.
 
-    Names stay names, "smollm2" for its file too. A folder or another file becomes an absolute path.
+    Names stay names. A folder or a file becomes an absolute path.
     """
-    if base_model == STARTER or base_model in PACKAGED:
+    if base_model == STARTER or base_model in PACKAGED or not Path(base_model).exists():
         return base_model
-    if is_gguf(base_model):
-        digest = base_sha256(base_model) if _source(base_model) else ""
-        known = [name for name, packaged in PACKAGED.items() if packaged.sha256 == digest]
-        return known[0] if known else str(Path(base_model).resolve())
-    return str(Path(base_model).resolve()) if Path(base_model).exists() else base_model
+    return str(Path(base_model).resolve())
 
 
 def public_name(base_model: str) -> str:
@@ -121,10 +112,7 @@ def base_sha256(base_model: str) -> str:
         return ""
     if base_model in PACKAGED:
         return PACKAGED[base_model].sha256  # which is what `model_path` wants of it
-    source = _source(base_model)
-    if source is None:
-        raise ConfigError(f"base model {base_model!r}: no such file. Give a GGUF file.")
-    return digest_of(source, name=base_model)
+    return digest_of(_source(base_model), name=base_model)
 
 
 def check_base(base_model: str, sha256: str, where: str) -> None:
@@ -133,9 +121,6 @@ def check_base(base_model: str, sha256: str, where: str) -> None:
     Raises:
         ConfigError: the base is another one. `where` says what was trained on it.
     """
-    if sha256 and is_gguf(base_model) and _source(base_model) is None:
-        _converted(base_model, sha256)
-        return
     found = base_sha256(base_model) if sha256 else ""
     if found != sha256:
         raise ConfigError(
@@ -144,22 +129,13 @@ def check_base(base_model: str, sha256: str, where: str) -> None:
         )
 
 
-def _source(base_model: str) -> Path | None:
-    """The GGUF file of a base; None where the file of a path is not there."""
+def _source(base_model: str) -> Path:
+    """The GGUF file of a base. Raises `ConfigError` where it is not there."""
     if base_model in PACKAGED:
         return PACKAGED[base_model].path(base_model)
-    return path if (path := Path(base_model)).is_file() else None
-
-
-def _converted(base_model: str, sha256: str) -> Path:
-    """The cache's folder made from a file that is no longer where it was, or never was on this machine.
-
-    Its SHA-256 identifies it: another file may have the same name.
-    """
-    if sha256 and is_whole(found := folder_of(Path(base_model), sha256)):
-        return found
-    known = f", and the cache holds none with the SHA-256 {sha256[:16]}..." if sha256 else ""
-    raise ConfigError(
-        f"base model {base_model!r}: no such file{known}. Give a GGUF file; in an agent's folder, correct base_model "
-        "in agent.json."
-    )
+    if not (path := Path(base_model)).is_file():
+        raise ConfigError(
+            f"base model {base_model!r}: no such file. Give a GGUF file; in an agent's folder, correct base_model in "
+            "agent.json."
+        )
+    return path

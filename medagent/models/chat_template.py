@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import lru_cache
@@ -14,12 +13,6 @@ from transformers import PreTrainedTokenizerBase
 from medagent.errors import ConfigError
 
 _SENTINEL = "\u2063question\u2063"
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_MONTHS = (
-    "January", "February", "March", "April", "May", "June",
-    "July", "August", "September", "October", "November", "December",
-)  # fmt: skip
-_DIRECTIVE = re.compile(r"%[-_0^#]?[a-zA-Z%]")
 
 
 def day_of(text: str) -> datetime:
@@ -35,47 +28,18 @@ def day_of(text: str) -> datetime:
     return datetime(day.year, day.month, day.day)
 
 
-def formatted(day: datetime, pattern: str) -> str:
-    """`day.strftime(pattern)` with English names, whatever the machine's locale and time zone.
-
-    >>> formatted(datetime(2025, 1, 1), "%a %d %b %Y")
-    'Wed 01 Jan 2025'
-    """
-    weekday, month = _DAYS[day.weekday()], _MONTHS[day.month - 1]
-    fixed = {
-        "%a": weekday[:3],
-        "%A": weekday,
-        "%b": month[:3],
-        "%h": month[:3],
-        "%B": month,
-        "%p": "AM" if day.hour < 12 else "PM",
-        "%P": "am" if day.hour < 12 else "pm",
-        "%c": f"{weekday[:3]} {month[:3]} {day.day:2d} {day:%H:%M:%S %Y}",
-        "%x": f"{day:%m/%d/%y}",
-        "%X": f"{day:%H:%M:%S}",
-        "%r": f"{day:%I:%M:%S} AM",
-        "%s": str(int((day - datetime(1970, 1, 1)).total_seconds())),
-    }
-
-    def written(found: re.Match[str]) -> str:
-        return fixed.get(found[0]) or day.strftime(found[0])
-
-    return _DIRECTIVE.sub(written, pattern)
-
-
 def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, Any]], day: datetime) -> str:
     """The messages in the tokenizer's chat template, as text, on `day`, up to the assistant's next turn.
 
     Errors of the template are raised.
     """
-    now: Callable[[str], str] = lambda pattern: formatted(day, pattern)  # noqa: E731
     return str(
         tokenizer.apply_chat_template(
             list(messages),
             tokenize=False,
             add_generation_prompt=True,
-            strftime_now=now,
-            date_string=formatted(day, "%d %b %Y"),
+            strftime_now=day.strftime,
+            date_string=day.strftime("%d %b %Y"),
         )
     )
 

@@ -1,16 +1,13 @@
 """GGUF files as ordinary model folders: converted once, whole or not at all, by one process at a time.
 
-CACHE/base-models/STEM-SHA256 holds what save_pretrained writes, and a manifest with the sizes of its files. Sizes are
-checked before each use. A folder that differs from its manifest is made again.
+CACHE/base-models/STEM-SHA256 holds what save_pretrained writes.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
-import sys
 import time
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -23,23 +20,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from medagent.errors import ConfigError
-from medagent.files import write_whole
 
-MANIFEST = "medagent-base.json"
-FORMAT = 2  # of the folder; one of another format is made again
 MAGIC = b"GGUF"
 POSITION_FACTORS = "rope_freqs.weight"
 REMEDY = "Copy or download the file again"
 
 
 def cache_folder() -> Path:
-    """MEDAGENT_CACHE, or `medagent` where this platform keeps its users' caches."""
+    """MEDAGENT_CACHE, or `medagent` in XDG_CACHE_HOME or ~/.cache."""
     if own := os.environ.get("MEDAGENT_CACHE"):
         return Path(own).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "medagent"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "medagent" / "cache"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "medagent"
 
 
@@ -58,14 +48,14 @@ def as_folder(source: Path, *, name: str, wanted: str | None = None) -> Path:
             f"base model {name!r}: found {source} with the SHA-256 {digest}, wanted {wanted}. It is damaged, or of "
             "another version. Install its package again."
         )
-    folder = folder_of(source, digest)
-    if is_whole(folder):
+    folder = _models() / f"{source.stem}-{digest[:16]}"
+    if folder.is_dir():
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(f"{folder.name}.lock")):
-            if not is_whole(folder):
-                _convert(source, folder, name=name, digest=digest)
+            if not folder.is_dir():
+                _convert(source, folder, name=name)
     except (OSError, SafetensorError) as error:
         raise _unwritable(name, error) from error
     return folder
@@ -100,42 +90,22 @@ def digest_of(source: Path, *, name: str) -> str:
     return digest
 
 
-def folder_of(source: Path, digest: str) -> Path:
-    """The cache's folder for a file of this name and SHA-256, whether it is there or not."""
-    return _models() / f"{source.stem}-{digest[:16]}"
-
-
-def is_whole(folder: Path) -> bool:
-    """Whether the files that the manifest names are there with their sizes."""
-    try:
-        row = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        return row["format"] == FORMAT and all(
-            (folder / name).stat().st_size == row["sizes"][name] for name in row["sizes"]
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
 def _models() -> Path:
     return cache_folder() / "base-models"
 
 
-def _convert(source: Path, folder: Path, *, name: str, digest: str) -> None:
+def _convert(source: Path, folder: Path, *, name: str) -> None:
     """Write the folder beside its place, then put it there. Files that a killed process left are removed first."""
     began = time.monotonic()
     parameters = _looked_through(source, name)
     part = folder.with_name(f"{folder.name}.part")
-    for left in (part, folder):
-        shutil.rmtree(left, ignore_errors=True)
+    shutil.rmtree(part, ignore_errors=True)
     print(
         f"{name}: dequantising {parameters / 1e6:,.0f} M weights of {source.name}, once, into {folder} ...", flush=True
     )
     try:
         part.mkdir()
         _write(source, part, name, parameters)
-        sizes = {path.name: path.stat().st_size for path in sorted(part.iterdir())}
-        row = {"format": FORMAT, "source": source.name, "sha256": digest, "sizes": sizes}
-        write_whole(part / MANIFEST, json.dumps(row, indent=2) + "\n")
         part.rename(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)

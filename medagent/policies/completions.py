@@ -86,28 +86,6 @@ class HttpCompletions:
 
 
 @dataclass
-class RecordedCompletions(HttpCompletions):
-    """Completions of a vLLM server whose workers keep the experts themselves: see `medagent.policies.vllm.routing`."""
-
-    workers: Endpoint = field(kw_only=True)
-
-    async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
-        """See `Completions.complete`; the experts are asked for apart, and stand where vLLM would put them."""
-        choice = await super().complete(body)
-        read = [*body["prompt"], *(choice.get("token_ids") or [])][:-1]
-        asked = {"token_ids": read, "first": body["routed_experts_prompt_start"]}
-        answer = await self.workers.post("collective_rpc", {"method": "routing_of", "kwargs": asked})
-        if answer.status_code != 200:
-            raise self.workers.refusal(answer, str(body["model"]))
-        return {**choice, "routed_experts": answer.json()["results"][0]}
-
-    async def disconnect(self) -> None:
-        """See `Policy.disconnect`."""
-        await super().disconnect()
-        await self.workers.disconnect()
-
-
-@dataclass
 class Replica:
     """One of the sources, its number of dialogues, and the monotonic time until which it is not asked."""
 

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from torch import Tensor
 
 from medagent.errors import ConfigError, PolicyError
 from medagent.models.checksums import Checksum
-from medagent.policies.completions import HttpCompletions, RecordedCompletions
+from medagent.policies.completions import HttpCompletions
 from medagent.policies.http_endpoint import Endpoint
 from medagent.policies.vllm.api import VllmApi
 from medagent.policies.vllm.worker import view
@@ -67,8 +67,7 @@ class VllmSettings:
 class VllmServer:
     """Serves the model in a folder or of a hub name. With `lora_rank` 0 it serves no adapters.
 
-    With `routing`, answers carry the experts that were chosen. vLLM returns them itself where it has a GPU. Elsewhere
-    its workers keep them (`RoutingStore`).
+    With `routing`, answers carry the experts that were chosen, for which vLLM needs a GPU.
 
     Call `wait` before the first request, and `close` at the end.
     """
@@ -106,16 +105,15 @@ class VllmServer:
         )
         self.api = VllmApi(self._http, f"vLLM (log: {self.log})")
         self._memory: SharedMemory | None = None
-        self._routing = routing
         line = _command(model, self.socket, dtype, max_model_len, lora_room, sleeps, settings)
-        line += ["--enable-return-routed-experts"] if routing and HAS_TRITON else []
+        line += ["--enable-return-routed-experts"] if routing else []
         with self.log.open("ab") as log_file:
             self._process = subprocess.Popen(  # noqa: S603 (our own command line)
                 line,
                 stdin=subprocess.PIPE,
                 stdout=log_file,
                 stderr=subprocess.STDOUT,
-                env=_environment(settings) | (SECOND_RUNNER if routing and HAS_TRITON else {}),
+                env=_environment(settings) | (SECOND_RUNNER if routing else {}),
                 start_new_session=True,  # Ctrl-C is the trainer's to handle
             )
         self._settings = settings
@@ -149,26 +147,12 @@ class VllmServer:
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(self.socket) == 0
 
-    def endpoint(self, *, timeout_s: float = 3600.0) -> Endpoint:
-        """The endpoint for completions."""
-        return Endpoint(
-            "http://vllm/v1",
-            timeout_s=timeout_s,
-            retries=2,
-            socket=self.socket,
-            remedy=f"vLLM's log says why: {self.log}.",
-        )
-
     def completions(self) -> HttpCompletions:
         """The server as a source of completions."""
-        if not self._routing or HAS_TRITON:
-            return HttpCompletions(self.endpoint())
-        return RecordedCompletions(self.endpoint(), workers=replace(self.endpoint(), url="http://vllm"))
-
-    def record_routing(self) -> None:
-        """Let workers keep experts, and forget those of older weights; nothing where vLLM does so itself."""
-        if self._routing and not HAS_TRITON:
-            self.api.call("collective_rpc", {"method": "record_routing"})
+        remedy = f"vLLM's log says why: {self.log}."
+        return HttpCompletions(
+            Endpoint("http://vllm/v1", timeout_s=3600.0, retries=2, socket=self.socket, remedy=remedy)
+        )
 
     def push_weights(self, like: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> None:
         """Overwrite weights by their names in the checkpoint, through shared memory, and forget all cached prefixes.

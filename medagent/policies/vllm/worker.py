@@ -1,7 +1,7 @@
 """Takes new weights out of shared memory, and reports which weights the worker holds.
 
 It runs inside vLLM's worker processes, which load it by name. So it imports only what vLLM's process has anyway, and
-`medagent.models.checksums` and `RoutingStore`, which need no more.
+`medagent.models.checksums`, which needs no more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from medagent.models.checksums import Checksum, checksum, combined, place
-from medagent.policies.vllm.routing import RoutingStore
 
 
 class WeightReceiver:
@@ -24,7 +23,6 @@ class WeightReceiver:
     model_runner: Any
     received: dict[str, Checksum] | None = None  # by name, of the last sync
     sizes: dict[str, int]
-    routing: RoutingStore | None = None
 
     def receive_weights(self, name: str, layout: str) -> int:
         """Load the tensors that lie in the shared memory `name`; returns how many.
@@ -65,17 +63,6 @@ class WeightReceiver:
             if not whole or (parameter is not None and checksum(parameter) == combined(wanted.values())):
                 held |= wanted
         return held
-
-    def record_routing(self) -> None:
-        """Keep the experts of each token from now on, and forget those of before: see `RoutingStore`."""
-        if self.routing is None:
-            self.routing = RoutingStore(self.model_runner)
-        self.routing.forget()
-
-    def routing_of(self, token_ids: list[int], first: int) -> str | None:
-        """See `RoutingStore.of`."""
-        assert self.routing is not None, "record_routing was not called"
-        return self.routing.of(token_ids, first)
 
     def held_adapters(self) -> dict[str, dict[str, Checksum]]:
         """Number of each loaded adapter -> checksums by place: of its A matrices, and of B times scaling."""

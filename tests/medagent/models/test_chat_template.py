@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import locale
-import time
 from datetime import datetime
 from unittest import mock
 
@@ -15,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from medagent.agent import Agent, GivenSearch, Job
 from medagent.agent_spec import AgentSpec, read_spec, write_spec
 from medagent.errors import ConfigError
-from medagent.models.chat_template import beginning_of_text, day_of, formatted
+from medagent.models.chat_template import beginning_of_text
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Hit, Passage
@@ -53,29 +51,6 @@ def test_prompts_do_not_change_with_the_day() -> None:
     assert first == prompt_on(datetime(2026, 7, 2))
     assert first.startswith("Today Date: 01 Jan 2025, Wednesday January 1, 2025 00:00\nU:")
     assert prompt_on(datetime(2026, 1, 1), date="2031-12-09").startswith("Today Date: 09 Dec 2031, Tuesday")
-
-
-def test_every_part_of_a_date_is_english_and_of_no_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = formatted(day_of("2025-03-01"), "%a %A %b %B %h %c %x %X %p %r %s %% %j %y %U")
-    with monkeypatch.context() as changed:
-        changed.setenv("TZ", "Asia/Tokyo")
-        time.tzset()
-        assert formatted(day_of("2025-03-01"), "%s") == "1740787200"
-    time.tzset()
-    assert written == (
-        "Sat Saturday Mar March Mar Sat Mar  1 00:00:00 2025 03/01/25 00:00:00 AM 12:00:00 AM 1740787200 % 060 25 08"
-    )
-    # Parts that a locale can change are written from tables, so none of them reaches the C library.
-    asked: list[str] = []
-
-    class Day(datetime):
-        def strftime(self, pattern: str) -> str:
-            asked.append(pattern)
-            return super().strftime(pattern)
-
-    formatted(Day(2025, 3, 1), "%a %A %b %B %h %p %P %d %c %x")
-    assert not {"%a", "%A", "%b", "%B", "%h", "%p", "%P", "%c", "%x"} & set(asked)
-    assert locale.setlocale(locale.LC_TIME)
 
 
 @pytest.mark.parametrize(

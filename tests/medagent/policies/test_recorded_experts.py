@@ -7,13 +7,11 @@ import base64
 import io
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from medagent.errors import ConfigError, PolicyError
 from medagent.evaluation.benchmarks import StarterBenchmark
@@ -21,7 +19,6 @@ from medagent.models.causal_lm import load_causal_lm
 from medagent.policies.batch import LEAST_COMMON
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.huggingface import HFPolicy
-from medagent.policies.vllm.routing import RoutingStore
 from medagent.routing import Routers
 from medagent.routing_record import RoutingShape
 from tests.medagent.policies.support import FakeSource
@@ -118,62 +115,3 @@ def test_a_server_that_returns_other_experts_is_refused(missing: int, dropped: b
     session.append([1, 2, 3])
     with pytest.raises(PolicyError, match=r"server: its experts cannot be read .*--enable-return-routed-experts"):
         asyncio.run(session.sample(max_tokens=8))
-
-
-class Router(nn.Module):
-    def set_capture_fn(self, capture) -> None:
-        self.capture = capture
-
-
-class Mixture(nn.Module):
-    def __init__(self, layer_id: int) -> None:
-        super().__init__()
-        self.layer_id, self.router = layer_id, Router()
-
-
-class Runner:
-    """vLLM's first model runner, as far as the store sees it: a token's expert is its own number plus the layer."""
-
-    def __init__(self) -> None:
-        self.model = nn.ModuleList([Mixture(0), Mixture(2)])
-        self.model_config = SimpleNamespace(get_total_num_hidden_layers=lambda: 3)
-        self.input_ids = SimpleNamespace(cpu=torch.zeros(16, dtype=torch.int32))
-
-    def get_model(self) -> nn.Module:
-        return self.model
-
-    def execute_model(self, scheduled) -> str:
-        ids = [token for _, tokens, _ in scheduled.steps for token in tokens]
-        self.input_ids.cpu[: len(ids)] = torch.tensor(ids)
-        self.input_batch = SimpleNamespace(
-            req_ids=[request for request, _, _ in scheduled.steps],
-            num_computed_tokens_cpu=np.array([len(before) for _, _, before in scheduled.steps]),
-            token_ids_cpu=np.array([before + [0] * (8 - len(before)) for _, _, before in scheduled.steps]),
-        )
-        for mixture in self.model:
-            mixture.router.capture(torch.tensor([*ids, 0])[:, None] + mixture.layer_id)  # a row of padding
-        return "done"
-
-
-def step(*steps: tuple[str, list[int], list[int]], finished: tuple[str, ...] = ()) -> SimpleNamespace:
-    counts = {request: len(tokens) for request, tokens, _ in steps}
-    return SimpleNamespace(steps=steps, num_scheduled_tokens=counts, finished_req_ids=set(finished))
-
-
-def rows(store: RoutingStore, ids: list[int], first: int = 0) -> list[list[int]] | None:
-    sent = store.of(ids, first)
-    return None if sent is None else np.load(io.BytesIO(base64.b64decode(sent)))[:, :, 0].tolist()
-
-
-def test_workers_keep_experts_by_the_text_before_them() -> None:
-    runner = Runner()
-    store = RoutingStore(runner)
-    assert runner.execute_model(step(("a", [5, 6], []), ("b", [7], []))) == "done"
-    runner.execute_model(step(("b", [8], [7]), ("a", [9], [5, 6])))
-    assert rows(store, [5, 6, 9]) == [[5, 0, 7], [6, 0, 8], [9, 0, 11]]
-    assert rows(store, [7, 8], first=1) == [[8, 0, 10]]
-    assert rows(store, [6, 5]) is None, "no such text was read"
-    runner.execute_model(step(("c", [4], [5, 6]), finished=("a", "b")))  # what "a" read is cached for "c"
-    assert rows(store, [5, 6, 4]) == [[5, 0, 7], [6, 0, 8], [4, 0, 6]]
-    store.forget()
-    assert rows(store, [5, 6]) is None
