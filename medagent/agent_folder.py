@@ -61,12 +61,9 @@ def retriever_spec(retriever: Retriever) -> RetrieverSpec | None:
 
 
 def open_spec(spec: RetrieverSpec, index: str | None = None, *, beside: Path | None = None) -> Retriever:
-    """The retriever; `index` overrides the folder or address (another corpus, or the same one elsewhere).
+    """The retriever; `index` overrides the folder or address.
 
     An index that is not in its place is looked for around the agent's folder `beside`: both may have been moved.
-
-    Raises:
-        ConfigError: it is not there either.
     """
     where = index or spec.index
     if where.startswith(URL):
@@ -97,10 +94,7 @@ def load_agent(
     lockstep: bool = True,
     engine: Engine | None = None,
 ) -> Agent:
-    """An agent that is ready to run, with its own retriever or with another.
-
-    `engine` samples its turns; none is an `InProcessEngine`. `lockstep`: see `HFPolicy`.
-    """
+    """An agent that is ready to run. `engine` is by default an `InProcessEngine`. `lockstep`: see `HFPolicy`."""
     spec = read_spec(folder)
     if retriever is None:
         _check_tools(folder, {class_path(tool) for tool in tools}, set(spec.tools))

@@ -21,10 +21,7 @@ FORMAT = 3
 
 @dataclass(frozen=True)
 class RetrieverSpec:
-    """Which index an agent searches, and how. A served index has its own settings; `index` is then its address.
-
-    Several folders have commas between them.
-    """
+    """Which index an agent searches: its folder or address, or several folders with commas between; and how."""
 
     index: str
     embedder: str

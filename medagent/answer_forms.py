@@ -22,22 +22,14 @@ _BETWEEN = re.compile(r";(?:\s+|$)")
 
 
 def without_citations(answer: str) -> str:
-    """An answer's text alone: citation marks are no part of it.
-
-    The brackets of a genotype are no citation: "G1P[8]".
-    """
+    """An answer's text without citation marks. The brackets of a genotype are none: "G1P[8]"."""
     return _CITATION.sub(" ", answer)
 
 
 def entries(answer: str) -> list[str]:
-    r"""The entries of an answer in their order, without citations, bullets and numbers.
+    """The entries of an answer in their order, without citations, bullets and numbers.
 
     Several lines are one entry each, and semicolons in them separate nothing. Empty entries are left out.
-
-    >>> entries("IL-6; TNF-alpha [2];")
-    ['IL-6', 'TNF-alpha']
-    >>> entries("1. t(9; 22)\n2. BCR-ABL")
-    ['t(9; 22)', 'BCR-ABL']
     """
     lines = [line for line in _CITED.sub("", answer).splitlines() if line.strip()]
     parts = lines if len(lines) > 1 else [part for part in _BETWEEN.split("".join(lines)) if part.strip()]

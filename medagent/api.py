@@ -1,15 +1,4 @@
-"""The agent as a Python library: load one, ask it, read the checked answer.
-
->>> import medagent                                                         # doctest: +SKIP
->>> with medagent.load_agent("runs/demo/agent") as agent:                   # doctest: +SKIP
-...     answer = agent.answer("What is the first-line drug for trachoma?")
->>> answer.text, answer.verdict.kind.value                                  # doctest: +SKIP
-('azithromycin [1]', 'stated')
->>> [(cited.id, cited.title) for cited in answer.citations]                 # doctest: +SKIP
-[('trachoma-2', 'trachoma')]
->>> [search.query for search in answer.searches]                            # doctest: +SKIP
-['trachoma first-line drug']
-"""
+"""The agent as a Python library: load one, ask it, read the checked answer (see `medagent`)."""
 
 from __future__ import annotations
 
@@ -52,10 +41,9 @@ def job_of(question: Question, temperature: float) -> Job:
 
 
 class LoadedAgent:
-    """An agent that answers questions, with the check of its answers.
+    """An agent that answers questions, with the check of its answers. Close it, or use it in a `with` block.
 
-    Several threads may call it, and so may a notebook whose event loop runs: answers are made on an event loop in a
-    thread of its own. Questions asked at the same time share batches. Close it, or use it in a `with` block.
+    Answers are made on an event loop in a thread of its own, so several threads and notebooks may call it.
     """
 
     def __init__(self, agent: Agent, check: EvidenceCheck) -> None:

@@ -50,8 +50,7 @@ def with_config_paths(arguments: list[str]) -> list[str]:
 def with_current_names(text: str) -> str:
     """A YAML or JSON text in which names of earlier versions are today's: class paths, and the setting `hand_over`.
 
-    "training.rewards.F1" becomes "medagent.training.rewards.F1", unless a package `training` of the user's has it. A
-    class whose module moved is found where its package exports it.
+    A package `training` of the user's wins. A class whose module moved is found where its package exports it.
     """
     return FORMER_SETTING.sub("weight_sync", FORMER_PATH.sub(lambda match: _current(match[0]), text))
 
@@ -68,7 +67,6 @@ def _current(path: str) -> str:
 
 
 def _is_users(package: str) -> bool:
-    """Whether a package of this name can be imported that is not the folder of a checkout of this project."""
     found = find_spec(package)
     if found is None:
         return False

@@ -1,7 +1,4 @@
-"""`medagent export`: an agent as one ordinary model, or as its adapter, with a model card.
-
-transformers, vLLM and medagent load both.
-"""
+"""`medagent export`: an agent as one ordinary model, or as its adapter, with a model card."""
 
 from __future__ import annotations
 
@@ -37,11 +34,10 @@ def export_merged(
     max_merge_lost: float = MAX_MERGE_LOST,
     overwrite: bool = False,
 ) -> None:
-    """Write an agent to `out` as one model.
+    """Write an agent to `out` as one model, with the adapter merged into the base.
 
-    The folder holds the base with the adapter merged in (safetensors), the tokenizer, the model card (README.md) and
-    agent.json. The merge is made in float32 on the base as it was trained on, and rounded once to `dtype`; that is the
-    agent's own where None is given. A base in 4 bits is dequantised first.
+    The merge is made in float32 on the base as it was trained on, and rounded once to `dtype`, by default the agent's
+    own. A base in 4 bits is dequantised first.
 
     Raises:
         ConfigError: rounding would take more than `max_merge_lost` of the adapter, or it is not plain LoRA; or `out`
@@ -51,7 +47,7 @@ def export_merged(
     kind = getattr(torch, dtype or spec.dtype, None)
     if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
         raise ConfigError(f"dtype {dtype!r}: not a torch type of floats. Use float32, bfloat16 or float16.")
-    _refuse_taken(out, overwrite)
+    fresh = _begun(out, overwrite)
     if has_adapter(agent):
         check_adapter(adapter_folder(agent))
     model, tokenizer = load_base(agent, spec)
@@ -68,7 +64,6 @@ def export_merged(
             "writes the other policy all the same.",
         )
         lost, model = loss.share, cast(PreTrainedModel, adapted.get_base_model())
-    fresh = _empty_beside(out)
     merged = replace(spec, base_model=".", base_sha256="", dtype=str(kind).removeprefix("torch."), quantise="none")
     save_agent(fresh, merged, tokenizer)
     if model.generation_config is not None:
@@ -84,25 +79,17 @@ def export_merged(
 
 
 def _storable(given: GenerationConfig, base: str) -> GenerationConfig:
-    """The settings of generation without those that transformers refuses to write, such as an unused temperature.
-
-    Says which are left out. A setting that is only right beside another is taken after it.
-    """
+    """The settings of generation without those that transformers refuses to write, such as an unused temperature."""
     if _valid(given):
         return given
-    kept, waiting = type(given)(), {name: vars(given).get(name, value) for name, value in given.to_diff_dict().items()}
-    before = -1
-    while waiting and len(waiting) != before:
-        before = len(waiting)
-        for name, value in list(waiting.items()):
-            tried = copy.deepcopy(kept)
-            setattr(tried, name, value)
-            if _valid(tried):
-                kept = tried
-                del waiting[name]
-    if waiting:
-        left = ", ".join(f"{name} {value!r}" for name, value in waiting.items())
-        print(f"generation_config.json: found {left} in {base}'s, which transformers refuses to write. Left out.")
+    kept, left = type(given)(), list[str]()
+    for name in sorted(given.to_diff_dict(), key=lambda name: name not in ("do_sample", "num_beams")):
+        tried = copy.deepcopy(kept)
+        setattr(tried, name, vars(given).get(name))
+        kept = tried if _valid(tried) else kept
+        left += [] if kept is tried else [f"{name} {vars(given).get(name)!r}"]
+    if left:
+        print(f"generation_config.json: found {', '.join(left)} in {base}'s, which transformers refuses. Left out.")
     return kept
 
 
@@ -123,8 +110,7 @@ def export_adapter(agent: Path, out: Path, *, overwrite: bool = False) -> None:
     if not has_adapter(agent):
         raise ConfigError(f"agent {agent}: found no adapter. Leave --form adapter out.")
     check_adapter(adapter_folder(agent))
-    _refuse_taken(out, overwrite)
-    fresh = _empty_beside(out)
+    fresh = _begun(out, overwrite)
     save_agent(fresh, spec, AutoTokenizer.from_pretrained(agent))
     shutil.copytree(adapter_folder(agent), fresh / "adapter")
     base = f"4 bits ({spec.quantise})" if spec.quantise != "none" else spec.dtype
@@ -137,15 +123,12 @@ def export_adapter(agent: Path, out: Path, *, overwrite: bool = False) -> None:
     )
 
 
-def _refuse_taken(out: Path, overwrite: bool) -> None:
+def _begun(out: Path, overwrite: bool) -> Path:
+    """The folder beside `out` in which the export is written; refuses an `out` that is taken."""
     folder = RunFolder(out, "export")
     folder.refuse_others()
     if folder.is_marked and not overwrite:
         raise ConfigError(f"{out}: holds an export. Give another folder with --out, or --overwrite.")
-
-
-def _empty_beside(out: Path) -> Path:
-    """The folder in which the export is written, before it is moved to its place."""
     fresh = out.with_name(out.name + ".part")
     shutil.rmtree(fresh, ignore_errors=True)
     return fresh
@@ -161,10 +144,7 @@ def _publish(fresh: Path, out: Path) -> float:
 
 
 def model_card(spec: AgentSpec, agent: Path, *, made: str) -> str:
-    """Base, data, algorithm, metrics, protocol and limits, in the form that model hubs show.
-
-    `made` says in a sentence or two what the folder's weights are.
-    """
+    """Base, data, algorithm, metrics, protocol and limits, in the form that model hubs show; `made`: the weights."""
     metrics = {name: spec.metrics[name] for name in WATCHED if name in spec.metrics}
     limits = spec.limits
     lines = [
@@ -205,11 +185,9 @@ def model_card(spec: AgentSpec, agent: Path, *, made: str) -> str:
         "",
         "## Limits",
         "",
-        (
-            f"- at most {limits.max_turns} turns of {limits.max_turn_tokens} tokens, {limits.max_observation_tokens} "
-            f"tokens of passages per search, {limits.max_total_tokens} in all"
-        ),
-        ("- without search results, or with misleading ones, its answers are not to be trusted"),
+        f"- at most {limits.max_turns} turns of {limits.max_turn_tokens} tokens, {limits.max_observation_tokens} "
+        f"tokens of passages per search, {limits.max_total_tokens} in all",
+        "- without search results, or with misleading ones, its answers are not to be trusted",
         "- a citation says which passage it names, not that the passage is right",
         "- it knows no patient, no date, and nothing that its corpus does not hold",
     ]

@@ -1,8 +1,4 @@
-"""Checks a user's class against its interface: methods and parameter names must fit, annotations need not.
-
-Two kinds of interface are known. Any class with a protocol's methods fits the protocol (`typing.Protocol`). An abstract
-class is fitted by its subclasses.
-"""
+"""Checks a user's class against a protocol or an abstract class: methods and parameter names must fit."""
 
 from __future__ import annotations
 
@@ -25,12 +21,7 @@ RENAME = "Name the parameters as wanted, in that order, and give any others a de
 
 
 def misfit(found: type, wanted: type) -> str | None:
-    """Why a class cannot be used as `wanted`, with both signatures and the remedy. None where it can.
-
-    Example: misfit(MyReward, Reward) for a class without methods is "my_task.MyReward does not fit
-    medagent.training.rewards.Reward. Wanted: def __call__(self, rollout: Rollout) -> Rollout. Found: no method
-    __call__. Define it."
-    """
+    """Why a class cannot be used as `wanted`, with both signatures and the remedy. None where it can."""
     said = f"{_name(found)} does not fit {_name(wanted)}."
     if not vars(wanted).get("_is_protocol"):
         return _misfit_of_base(found, wanted, said)
@@ -65,11 +56,7 @@ def _misfit_of_base(found: type, wanted: type, said: str) -> str | None:
 
 
 def compare_by_names(protocol: type) -> None:
-    """Let jsonargparse compare classes with a protocol by parameter names alone.
-
-    It refuses a class whose annotations are not equal to the protocol's, so also one that has none. It asks
-    `inspect.signature`, which is told here to leave annotations out. They stay in `__annotations__`.
-    """
+    """Let jsonargparse, which asks `inspect.signature`, compare classes with a protocol by parameter names alone."""
     for method in _methods(protocol).values():
         plain = inspect.signature(method)
         names = [parameter.replace(annotation=Parameter.empty) for parameter in plain.parameters.values()]
@@ -100,13 +87,11 @@ def _abstract(method: Callable[..., Any]) -> bool:
 
 
 def _methods(each: type) -> dict[str, Callable[..., Any]]:
-    """A class's public methods and its `__call__`, by name."""
     found = inspect.getmembers(each, predicate=inspect.isfunction)
     return {name: method for name, method in found if name == "__call__" or not name.startswith("_")}
 
 
 def _written(name: str, method: Callable[..., Any]) -> str:
-    """The method as it is written, annotations included."""
     notes = method.__annotations__
     parameters = [
         parameter.replace(annotation=notes.get(parameter.name, Parameter.empty))

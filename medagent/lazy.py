@@ -9,10 +9,10 @@ from typing import Any
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package whose names live in other modules.
+    """The `__getattr__` and `__dir__` of a package whose names live in other modules, its homes.
 
-    Use: `__getattr__, __dir__ = lazy(__name__, {"GAE": "medagent.training.advantages"})`. Import the same names below
-    `if TYPE_CHECKING:`, so that type checkers see them. A home `PACKAGE.NAME` is the subpackage itself.
+    Import the same names below `if TYPE_CHECKING:`, so that type checkers see them. A home `PACKAGE.NAME` is the
+    subpackage itself.
 
     Raises:
         ImportError: a folder of a checkout is imported by its own name. Its classes would then exist twice.

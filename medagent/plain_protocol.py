@@ -26,10 +26,7 @@ _LEAD = re.compile(r"^[\s*_#>]*(?:the\s+)?(?:final\s+|correct\s+)?answer(?:\s+is
 
 @dataclass(frozen=True)
 class PlainProtocol(TurnProtocol):
-    """One message and one reply, of which the last line is the answer.
-
-    `chat` wraps the message in the tokenizer's chat template. A template that writes today's date writes `date`.
-    """
+    """One message, in the tokenizer's chat template if `chat` (with `date` as today's), and one reply."""
 
     search: ClassVar[Block] = Block("", "")
     answer: ClassVar[Block] = Block("", "")

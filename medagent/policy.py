@@ -27,10 +27,7 @@ class TurnStop(StrEnum):
 
 @dataclass(frozen=True)
 class SampledTurn:
-    """Token ids exactly as sampled, their log-probs at the sampling temperature (at 1 for greedy), and the text.
-
-    `routing` as in `Turn`.
-    """
+    """Token ids as sampled, their log-probs at the sampling temperature (1 for greedy), and the text."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]

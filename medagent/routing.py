@@ -22,6 +22,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 from medagent.errors import ConfigError
 from medagent.routing_record import RoutingShape
 
+ROUTERS = (Qwen3MoeTopKRouter, MixtralTopKRouter)
 MOST_IN_A_BYTE = 255  # experts whose numbers fit into a byte beside the mark for "no record"
 
 
@@ -31,11 +32,7 @@ def no_record(dtype: torch.dtype) -> int:
 
 
 class Routers:
-    """The routers of a model, in the order of its layers.
-
-    >>> with routers.recorded() as parts: model(ids)         # doctest: +SKIP
-    >>> with routers.replayed(parts.experts): model(ids)     # doctest: +SKIP
-    """
+    """The routers of a model, in the order of its layers."""
 
     def __init__(self, model: PreTrainedModel, *, where: str = "routing") -> None:
         """Find the routers.
@@ -43,14 +40,16 @@ class Routers:
         Raises:
             ConfigError: there are none, or those of a family whose selection cannot be replayed.
         """
-        found = [(name, module) for name, module in model.named_modules() if _is_router(module)]
+        found = [(name, module) for name, module in model.named_modules() if isinstance(module, ROUTERS)]
         if not found:
             raise ConfigError(
                 f"{where}: found {type(model).__name__}, wanted a mixture of experts of the family Qwen3-MoE or "
                 "Mixtral. Set model.routing_replay to none, or choose such a base."
             )
         self.modules: list[nn.Module] = [module for _, module in found]
-        self.layers: tuple[int, ...] = tuple(_layer(name) for name, _ in found)
+        self.layers: tuple[int, ...] = tuple(
+            int(next(part for part in name.split(".") if part.isdigit())) for name, _ in found
+        )
         self.num_experts = max(int(router.num_experts) for router in self.modules)  # type: ignore[arg-type]
         self.top_k = int(self.modules[0].top_k)  # type: ignore[arg-type]
         self._replay: Tensor | None = None
@@ -98,7 +97,7 @@ class Routers:
         return self._replay
 
     def replay(self, experts_NLK: Tensor | None) -> None:
-        """Replay this selection from now on. Without one no hook is left on the model, which may then be copied."""
+        """Replay this selection from now on. Without one no hook stays on the model, which may then be copied."""
         self._replay = experts_NLK
         if experts_NLK is None:
             for handle in self._handles:
@@ -158,15 +157,6 @@ def reselected(router: nn.Module, outputs: tuple[Tensor, Tensor, Tensor], chosen
     return logits_NE, found_NK.to(weights_NK.dtype), experts_NK
 
 
-def _is_router(module: nn.Module) -> bool:
-    return isinstance(module, Qwen3MoeTopKRouter | MixtralTopKRouter)
-
-
 def has_routers(model: nn.Module) -> bool:
     """Whether a model is a mixture of experts whose routing can be replayed."""
-    return any(map(_is_router, model.modules()))
-
-
-def _layer(name: str) -> int:
-    """The layer's number in a router's name, such as 3 of model.layers.3.mlp.gate."""
-    return int(next(part for part in name.split(".") if part.isdigit()))
+    return any(isinstance(module, ROUTERS) for module in model.modules())

@@ -1,8 +1,4 @@
-"""A folder of results with one writer at a time, which leaves files of others alone.
-
-Its lock is `.lock`, which says who holds it. Its marker is `.medagent-KIND`. The system releases the lock when the
-writer ends, however it ends.
-"""
+"""A folder of results with one writer at a time (`.lock`), marked by its kind (`.medagent-KIND`)."""
 
 from __future__ import annotations
 
@@ -23,10 +19,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A folder that a command writes.
-
-    `kind` is what it holds in one word, such as "study". `option` is the setting by which a user names another folder.
-    """
+    """A folder that a command writes: `kind`, such as "study", and the `option` by which a user names another one."""
 
     path: Path
     kind: str
@@ -53,11 +46,7 @@ class RunFolder:
 
     @contextmanager
     def sole_writer(self) -> Iterator[None]:
-        """Lock the folder, which is created where there is none.
-
-        Raises:
-            ConfigError: another process holds the lock, or the folder cannot be made.
-        """
+        """Lock the folder. Raises `ConfigError` where another process holds the lock, or it cannot be made."""
         self.make()
         with (self.path / LOCK).open("a+", encoding="utf-8") as file:
             file.seek(0)
@@ -74,10 +63,7 @@ class RunFolder:
             yield
 
     def refuse_others(self, *parts: str) -> None:
-        """Raise `ConfigError` where the folder holds files and no marker of this kind.
-
-        `parts` are the names that this kind writes; other files may then lie there. Without any, no file may.
-        """
+        """Raise `ConfigError` where the folder holds files, or any of `parts`, and no marker of this kind."""
         if self.is_marked or not self.path.exists():
             return
         self.make()  # which refuses a file in its place
@@ -101,10 +87,7 @@ class RunFolder:
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP (a closed terminal) raise KeyboardInterrupt in the main thread, as Ctrl-C does.
-
-    A second signal while it stops is ignored. So is one that was ignored before, as SIGHUP is below nohup.
-    """
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, unless they are ignored, as below nohup."""
 
     def interrupt(number: int, frame: object) -> None:
         for each in before:

@@ -46,23 +46,16 @@ _PROBE = "Gout: 5 mg/d (BMI ≥ 30), then <b>x</b>."
 
 
 def visible(text: str) -> str:
-    r"""`text` without control, format and zero-width characters; line breaks of all kinds are "\n".
-
-    >>> visible("<sea\u200brch>\r\n2\u00a0µg")
-    '<search>\n2\xa0µg'
-    """
+    r"""`text` without control, format and zero-width characters; line breaks of all kinds are "\n"."""
     if text.isprintable() and (text.isascii() or not _UNSEEN.search(text)):
         return text
     return _JOINER.sub("", _UNSEEN.sub("", _LINE_BREAK.sub("\n", text).replace("\x1f", " ")))
 
 
 def with_look_alikes(text: str, *marks: re.Pattern[str]) -> str:
-    r"""`text` in which look-alikes stand for the brackets and signs of all that `marks` match.
+    """`text` in which look-alikes stand for the brackets and signs of all that `marks` match.
 
     Compatibility forms and accents match too, since tokenizers fold them: full-width brackets are brackets.
-
-    >>> with_look_alikes("a [1] ［2］", re.compile(r"\[\d\]"))
-    'a (1) (2)'
     """
     for _ in range(4):  # a look-alike may be a sign of another mark
         before, text = text, _once(text, marks)
@@ -105,10 +98,7 @@ def _harmless(tokenizer: PreTrainedTokenizerBase, template: str, text: str) -> s
 
 
 def harmless(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
-    """`text` without unseen characters and without the role marks of the tokenizer's chat template.
-
-    The marks are taken from the template whether or not the protocol uses it: the model was taught them either way.
-    """
+    """`text` without unseen characters and role marks of the chat template, whether or not the protocol uses it."""
     make = _harmless if len(text) <= LONGEST_KEPT else _harmless.__wrapped__
     return make(tokenizer, str(tokenizer.chat_template or ""), text)
 
@@ -143,10 +133,7 @@ class _Splitter:
     spelt: Callable[[str], list[int]]  # the ids of a character's bytes, where the model has them
 
     def ids(self, text: str) -> list[int]:
-        """The text's ids.
-
-        A vocabulary may hold an added token once more as an ordinary entry. Such a text is cut until no part is one.
-        """
+        """The text's ids. Text that yields an added token, as an ordinary entry too, is split until no part does."""
         ids = self.encode(text)
         named = self.unknown is not None and self.unknown in ids and self.unknown_text in text
         if not named and self.added.isdisjoint(ids):
@@ -161,10 +148,7 @@ class _Splitter:
 
 
 def encode_untrusted(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Token ids of harmless text. None is that of an added token, special or not.
-
-    One exception: a single character that is no special token. It is no mark, and may have no other id.
-    """
+    """Token ids of harmless text. None is an added token's but that of a single character that is not special."""
     return _splitter(tokenizer, len(tokenizer.added_tokens_decoder)).ids(harmless(tokenizer, text))
 
 
@@ -220,9 +204,5 @@ _NOTHING_TO_SEE = frozenset("\u2800\u3164\u115f\u1160\uffa0")  # letters by thei
 
 
 def is_blank(text: str) -> bool:
-    """Whether a text has nothing that can be seen: white space, control and format characters alone.
-
-    >>> is_blank(" \u200b\u3164"), is_blank("gout")
-    (True, False)
-    """
+    """Whether a text has nothing that can be seen: white space, control and format characters alone."""
     return all(unicodedata.category(each)[0] in "ZC" or each in _NOTHING_TO_SEE for each in text)
