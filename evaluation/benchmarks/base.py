@@ -8,8 +8,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from medagent.errors import ConfigError, InputError
 from medagent.evaluation.benchmarks.rows import Kind, Notes, Row, hub_rows, read_rows
@@ -27,38 +28,35 @@ class Benchmark(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class FileBenchmark:
     """Questions from a published file (or a folder of them), or from the same rows on the hub.
 
     A subclass names its `kind` of file and turns one row into one question, or into None where it is none of this task.
+    `start` to `stop` of the source's order are used, so that training and evaluation can take disjoint parts. Then
+    `limit` of these are drawn by `limit_seed`.
     """
 
-    kind: Kind = "jsonl"
-    suffix = ".jsonl"
-    folders = False  # whether a folder of files, or a pattern of their names, is one benchmark
-    repeats = False  # whether files may hold one question again, which is then taken once
+    kind: ClassVar[Kind] = "jsonl"
+    suffix: ClassVar[str] = ".jsonl"
+    folders: ClassVar[bool] = False  # whether a folder of files, or a pattern of their names, is one benchmark
+    repeats: ClassVar[bool] = False  # whether files may hold one question again, which is then taken once
 
-    def __init__(
-        self,
-        path: str | None = None,
-        hub: str | None = None,
-        subset: str | None = None,
-        split: str = "test",
-        start: int = 0,
-        stop: int | None = None,
-        limit: int | None = None,
-        limit_seed: int = 0,
-    ) -> None:
-        """Use `start` to `stop` of the source's order, then a seeded sample of `limit`.
+    path: str | None = None
+    hub: str | None = None
+    subset: str | None = None
+    split: str = "test"
+    start: int = 0
+    stop: int | None = None
+    limit: int | None = None
+    limit_seed: int = 0
 
-        With ranges, training and evaluation can take disjoint parts.
-        """
-        if (path is None) == (hub is None):
+    def __post_init__(self) -> None:
+        """Refuse two sources, or none."""
+        if (self.path is None) == (self.hub is None):
             raise ConfigError(
-                f"{type(self).__name__}: found path {path!r} and hub {hub!r}, wanted exactly one of them."
+                f"{type(self).__name__}: found path {self.path!r} and hub {self.hub!r}, wanted exactly one of them."
             )
-        self.path, self.hub, self.subset, self.split = Path(path) if path else None, hub, subset, split
-        self.range, self.limit, self.limit_seed = slice(start, stop), limit, limit_seed
         self.notes: Notes = Counter()
 
     def questions(self) -> list[Question]:
@@ -88,10 +86,10 @@ class FileBenchmark:
         asked = Counter((q.text.casefold(), *sorted(option.casefold() for option in q.options)) for q in questions)
         if again := sum(count - 1 for count in asked.values()):
             self.notes["questions with the words and options of an earlier one, kept"] = again
-        kept = questions[self.range]
+        kept = questions[self.start : self.stop]
         if not kept:
             raise ConfigError(
-                f"{self.path or self.hub}: no question in the range {self.range.start} to {self.range.stop}; it has "
+                f"{self.path or self.hub}: no question in the range {self.start} to {self.stop}; it has "
                 f"{len(questions)}."
             )
         return sample(kept, self.limit, self.limit_seed)
@@ -106,22 +104,22 @@ class FileBenchmark:
 
     def files(self) -> list[Path]:
         """The files behind `path`."""
-        assert self.path is not None
-        if self.folders and not self.path.exists() and _PATTERN.intersection(self.path.name):
-            matching = sorted(self.path.parent.glob(self.path.name))
+        path = Path(self.path or "")
+        if self.folders and not path.exists() and _PATTERN.intersection(path.name):
+            matching = sorted(path.parent.glob(path.name))
             if not matching:
-                raise InputError(f"{self.path}: no file has a name of this pattern. Check the path.")
+                raise InputError(f"{path}: no file has a name of this pattern. Check the path.")
             return matching
-        if not self.path.is_dir():
-            return [self.path]
+        if not path.is_dir():
+            return [path]
         if not self.folders:
             raise InputError(
-                f"{self.path}: is a folder, wanted one file of this benchmark, so that no training questions are asked "
+                f"{path}: is a folder, wanted one file of this benchmark, so that no training questions are asked "
                 "among the others."
             )
-        files = sorted(self.path.glob(f"*{self.suffix}"))
+        files = sorted(path.glob(f"*{self.suffix}"))
         if not files:
-            raise InputError(f"{self.path}: a folder without a *{self.suffix} file. Check the path.")
+            raise InputError(f"{path}: a folder without a *{self.suffix} file. Check the path.")
         return files
 
     def question(self, row: Row) -> Question | None:

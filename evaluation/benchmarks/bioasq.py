@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal, get_args
 
@@ -19,6 +20,7 @@ _OF_FILES: Mapping[str, BioASQType] = {"factoid": "factoid", "list": "list", "ye
 _YES_NO = ("yes", "no")
 
 
+@dataclass(eq=False)
 class BioASQBenchmark(FileBenchmark):
     """The questions of BioASQ's task B that have an exact answer (BMC Bioinformatics 2015, 16:138).
 
@@ -29,37 +31,29 @@ class BioASQBenchmark(FileBenchmark):
     question takes all entries, each by any of its synonyms. `exact_answer` may be nested lists of synonyms, a list of
     texts, or one text. Summary questions, and those without an exact answer, are left out.
 
-    The gold passages of a question are its snippets, which the benchmark carries.
+    The gold passages of a question are its snippets, which the benchmark carries. `most_words` leaves out factoid and
+    list questions whose every answer has more words.
     """
 
     kind, suffix, folders, repeats = "json", "_golden.json", True, True
 
-    def __init__(
-        self,
-        path: str | None = None,
-        hub: str | None = None,
-        subset: str | None = None,
-        split: str = "test",
-        start: int = 0,
-        stop: int | None = None,
-        limit: int | None = None,
-        limit_seed: int = 0,
-        types: Sequence[BioASQType] = TYPES,
-        most_words: int | None = None,
-    ) -> None:
-        """`most_words` leaves out factoid and list questions whose every answer has more words."""
-        super().__init__(path, hub, subset, split, start, stop, limit, limit_seed)
-        unknown = [name for name in types if name not in TYPES]
-        if unknown or not types:
-            raise ConfigError(f"BioASQBenchmark.types: found {list(types)}, wanted some of {', '.join(TYPES)}.")
-        if most_words is not None and most_words < 1:
-            raise ConfigError(f"BioASQBenchmark.most_words: found {most_words}, wanted 1 or more, or null for any.")
-        self._types, self._most_words = frozenset(types), most_words
+    types: Sequence[BioASQType] = TYPES
+    most_words: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse unknown types, and a number of words below 1."""
+        super().__post_init__()
+        if not self.types or not set(self.types) <= set(TYPES):
+            raise ConfigError(f"BioASQBenchmark.types: found {list(self.types)}, wanted some of {', '.join(TYPES)}.")
+        if self.most_words is not None and self.most_words < 1:
+            raise ConfigError(
+                f"BioASQBenchmark.most_words: found {self.most_words}, wanted 1 or more, or null for any."
+            )
 
     def question(self, row: Row) -> Question | None:
         """See `FileBenchmark.question`."""
         kind = _OF_FILES.get(text_field(row, "type", "_type").lower())
-        if kind is None or kind not in self._types:
+        if kind is None or kind not in self.types:
             return None
         if kind == "yes_no":
             return self._question(row, kind, options=_YES_NO, answer=LETTERS[_YES_NO.index(_decision(row))])
@@ -68,8 +62,8 @@ class BioASQBenchmark(FileBenchmark):
             self.notes["questions without an exact answer, left out"] += 1
             return None
         texts = [text for item in items for text in item]
-        if self._most_words is not None and min(len(text.split()) for text in texts) > self._most_words:
-            self.notes[f"questions whose every answer has over {self._most_words} words, left out"] += 1
+        if self.most_words is not None and min(len(text.split()) for text in texts) > self.most_words:
+            self.notes[f"questions whose every answer has over {self.most_words} words, left out"] += 1
             return None
         if kind == "factoid":
             return self._question(row, kind, answer=texts[0], aliases=tuple(texts[1:]), form="ranked")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from medagent.answer_forms import FORM_HINTS, written
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks.base import FileBenchmark, choices
@@ -75,7 +77,7 @@ class JsonlBenchmark(FileBenchmark):
                 f"{row.where}: found gold_passage_ids {gold!r} and meta {meta!r}, wanted a list and an object."
             )
         number = row.where.rpartition(" ")[2]
-        stem = self.path.stem if self.path else str(self.hub)
+        stem = Path(self.path).stem if self.path else str(self.hub)
         return Question(
             id=str(row.data.get("id") or f"{stem}:{number}"),
             text=text_field(row, "question"),

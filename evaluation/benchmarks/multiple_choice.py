@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -50,49 +51,37 @@ class MedQABenchmark(FileBenchmark):
         )
 
 
+@dataclass(eq=False)
 class MedMCQABenchmark(FileBenchmark):
     """MedMCQA (arXiv 2203.14371).
 
     Rows: id, question, opa to opd, cop, subject_name, choice_type. `cop`, the right option, counts from 1 in the
-    published files and from 0 on the hub. Rows of choice_type "multi" are graded as the others are, with one gold
-    option. The type is kept in `meta`. `exp` explains the answer and is never used.
+    published files and from 0 on the hub; `cop_from` "auto" goes by that. Rows of choice_type "multi" are graded as the
+    others are, with one gold option. The type is kept in `meta`. `exp` explains the answer and is never used.
     """
 
     suffix = ".json"
 
-    def __init__(
-        self,
-        path: str | None = None,
-        hub: str | None = None,
-        subset: str | None = None,
-        split: str = "validation",
-        start: int = 0,
-        stop: int | None = None,
-        limit: int | None = None,
-        limit_seed: int = 0,
-        cop_from: Literal["auto", "zero", "one"] = "auto",
-        choice_type: Literal["all", "single", "multi"] = "all",
-    ) -> None:
-        """`cop_from` "auto" takes one for files and zero for the hub."""
-        super().__init__(path, hub, subset, split, start, stop, limit, limit_seed)
-        self._first = {"auto": 1 if path else 0, "zero": 0, "one": 1}[cop_from]
-        self._choice_type = choice_type
+    split: str = "validation"
+    cop_from: Literal["auto", "zero", "one"] = "auto"
+    choice_type: Literal["all", "single", "multi"] = "all"
 
     def question(self, row: Row) -> Question | None:
         """See `FileBenchmark.question`."""
         right = row.data.get("cop")
+        first = {"auto": 1 if self.path else 0, "zero": 0, "one": 1}[self.cop_from]
         missing = [name for name in ("opa", "opb", "opc", "opd") if row.data.get(name) is None]
         if missing:
             raise InputError(f"{row.where}: found no {missing[0]!r}, wanted the options opa to opd.")
-        if not isinstance(right, int) or isinstance(right, bool) or not 0 <= right - self._first < 4:
+        if not isinstance(right, int) or isinstance(right, bool) or not 0 <= right - first < 4:
             raise InputError(
-                f"{row.where}: found cop {right!r}, wanted a number from {self._first} to {self._first + 3}. "
+                f"{row.where}: found cop {right!r}, wanted a number from {first} to {first + 3}. "
                 "Published files count from 1, the hub's rows from 0. The hub's test rows have no answer. "
                 "Convert the rows, or set cop_from where a configuration or program opens the benchmark."
             )
         found = {LETTERS[number]: row.data[f"op{LETTERS[number].lower()}"] for number in range(4)}
-        options, answer = choices(row, found, LETTERS[right - self._first], self.notes)
-        if self._choice_type not in ("all", row.data.get("choice_type")):
+        options, answer = choices(row, found, LETTERS[right - first], self.notes)
+        if self.choice_type not in ("all", row.data.get("choice_type")):
             return None
         return Question(
             id=text_field(row, "id"),
@@ -120,7 +109,7 @@ class MMLUBenchmark(FileBenchmark):
         """See `FileBenchmark.files`."""
         files = super().files()
         medical = [file for file in files if _subject(file) in MMLU_MEDICAL]
-        return medical if self.path and self.path.is_dir() and medical else files
+        return medical if medical and Path(self.path or "").is_dir() else files
 
     def question(self, row: Row) -> Question:
         """See `FileBenchmark.question`."""

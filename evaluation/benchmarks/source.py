@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib import import_module
@@ -24,25 +24,26 @@ from medagent.evaluation.benchmarks import (
     StarterBenchmark,
 )
 from medagent.evaluation.benchmarks.base import Benchmark, sample
-from medagent.evaluation.benchmarks.bioasq import TYPES, BioASQType
 from medagent.evaluation.names import BENCHMARKS
 from medagent.retrieval.passages import Passage
 from medagent.starter.world import SPLITS
 from medagent.types import Question
 
-_FILES: dict[str, type[FileBenchmark]] = {
-    "medqa": MedQABenchmark,
-    "medmcqa": MedMCQABenchmark,
-    "mmlu": MMLUBenchmark,
-    "medxpertqa": MedXpertQABenchmark,
-    "open": OpenQABenchmark,
-    "jsonl": JsonlBenchmark,
-}
-_BIOASQ: dict[str, Sequence[BioASQType]] = {
-    "bioasq": TYPES,
-    "bioasq_factoid": ("factoid",),
-    "bioasq_list": ("list",),
-    "bioasq_yes_no": ("yes_no",),
+_KNOWN: dict[str, tuple[type[Any], dict[str, Any]]] = {
+    "starter": (StarterBenchmark, {}),
+    "medqa": (MedQABenchmark, {}),
+    "medmcqa": (MedMCQABenchmark, {}),
+    "pubmedqa": (PubMedQABenchmark, {}),
+    "pubmedqa_with_abstract": (PubMedQABenchmark, {"task": "with_abstract"}),
+    "pubmedqa_yes_no": (PubMedQABenchmark, {"task": "yes_no"}),
+    "mmlu": (MMLUBenchmark, {}),
+    "bioasq": (BioASQBenchmark, {}),
+    "bioasq_factoid": (BioASQBenchmark, {"types": ("factoid",)}),
+    "bioasq_list": (BioASQBenchmark, {"types": ("list",)}),
+    "bioasq_yes_no": (BioASQBenchmark, {"types": ("yes_no",)}),
+    "medxpertqa": (MedXpertQABenchmark, {}),
+    "open": (OpenQABenchmark, {}),
+    "jsonl": (JsonlBenchmark, {}),
 }
 
 
@@ -70,39 +71,47 @@ class BenchmarkSource:
             raise InputError(
                 f"--start {self.start} and --stop {self.stop}: wanted a range of the file's order, from 0."
             )
-        if self.benchmark not in BENCHMARKS:
-            return self._own()
+        given = {name: getattr(self, name) for name in ("path", "hub", "subset", "split")}
+        arguments = {name: value for name, value in given.items() if value is not None}
+        if self.benchmark in _KNOWN:
+            self._check_known()
+            found, fixed = _KNOWN[self.benchmark]
+        else:
+            found, fixed = benchmark_class(self.benchmark), dict(self.benchmark_args)
+        if issubclass(found, FileBenchmark):
+            arguments |= {"start": self.start, "stop": self.stop, "limit": self.limit, "limit_seed": self.limit_seed}
+        arguments |= fixed
+        wanted = signature(found)
+        try:
+            wanted.bind(**arguments)
+        except TypeError as error:
+            raise InputError(
+                f"benchmark {self.benchmark!r}: found the arguments {arguments} ({error}), wanted those of "
+                f"{found.__name__}{wanted}. Give them with --benchmark_args '{{\"name\": value}}'."
+            ) from error
+        made: Benchmark = found(**arguments)
+        return made
+
+    def _check_known(self) -> None:
+        """Refuse arguments that the packaged benchmark does not take."""
         if self.benchmark_args:
             raise InputError(
                 f"benchmark {self.benchmark!r}: found --benchmark_args {dict(self.benchmark_args)}, wanted none. They "
                 "are for a class of your own."
             )
-        if self.benchmark == "starter" and (self.path or self.hub):
-            raise InputError(
-                "benchmark 'starter': is packaged and takes neither --path nor --hub, found "
-                f"{self.path or self.hub!r}. Name the file's benchmark: --benchmark jsonl, medqa, ..."
-            )
         if self.benchmark == "starter":
-            split = self.split or "test"
-            if split not in SPLITS:
-                raise InputError(f"benchmark 'starter': found split {split!r}, wanted one of {', '.join(SPLITS)}.")
-            return StarterBenchmark(split)
-        if self.path is None and self.hub is None:
+            if self.path or self.hub:
+                raise InputError(
+                    "benchmark 'starter': is packaged and takes neither --path nor --hub, found "
+                    f"{self.path or self.hub!r}. Name the file's benchmark: --benchmark jsonl, medqa, ..."
+                )
+            if self.split and self.split not in SPLITS:
+                raise InputError(f"benchmark 'starter': found split {self.split!r}, wanted one of {', '.join(SPLITS)}.")
+        elif self.path is None and self.hub is None:
             raise InputError(
                 f"benchmark {self.benchmark!r}: needs its questions. Give its file with --path, or its name on the "
                 "hub with --hub."
             )
-        settings: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in ("path", "hub", "subset", "split", "start", "stop", "limit", "limit_seed")
-            if getattr(self, name) is not None
-        }
-        if self.benchmark.startswith("pubmedqa"):
-            task = self.benchmark.removeprefix("pubmedqa").lstrip("_") or "without_abstract"
-            return PubMedQABenchmark(**settings, task=task)  # type: ignore[arg-type]
-        if self.benchmark in _BIOASQ:
-            return BioASQBenchmark(**settings, types=_BIOASQ[self.benchmark])
-        return _FILES[self.benchmark](**settings)
 
     def questions(self) -> tuple[list[Question], list[Passage], dict[str, int]]:
         """Questions, the passages that the benchmark carries, and the corrections in its files, counted."""
@@ -116,25 +125,6 @@ class BenchmarkSource:
             raise InputError("no question is left after --start and --stop. Widen the range.")
         passages = benchmark.passages() if isinstance(benchmark, StarterBenchmark) else []
         return sample(questions, self.limit, self.limit_seed), passages, {}
-
-    def _own(self) -> Benchmark:
-        """A class of the user's, made with `benchmark_args` and any `path`, `hub`, `subset` and `split` given."""
-        found = benchmark_class(self.benchmark)
-        given = {name: getattr(self, name) for name in ("path", "hub", "subset", "split")}
-        arguments = {**{name: value for name, value in given.items() if value is not None}, **self.benchmark_args}
-        if issubclass(found, FileBenchmark):
-            ranges = {"start": self.start, "stop": self.stop, "limit": self.limit, "limit_seed": self.limit_seed}
-            arguments = {**ranges, **arguments}
-        wanted = signature(found)
-        try:
-            wanted.bind(**arguments)
-        except TypeError as error:
-            raise InputError(
-                f"benchmark {self.benchmark!r}: found the arguments {arguments} ({error}), wanted those of "
-                f"{found.__name__}{wanted}. Give them with --benchmark_args '{{\"name\": value}}'."
-            ) from error
-        made: Benchmark = found(**arguments)
-        return made
 
 
 def benchmark_class(path: str) -> type[Any]:

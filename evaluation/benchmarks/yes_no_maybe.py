@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from medagent.errors import InputError
@@ -15,6 +16,7 @@ _WANTED = "wanted PubMedQA's published JSON: an object from PMID to QUESTION, CO
 Task = Literal["without_abstract", "with_abstract", "yes_no"]
 
 
+@dataclass(eq=False)
 class PubMedQABenchmark(FileBenchmark):
     """PubMedQA's expert-labelled questions (arXiv 1909.06146), as one of three tasks.
 
@@ -30,37 +32,25 @@ class PubMedQABenchmark(FileBenchmark):
 
     kind, suffix = "json", ".json"
 
-    def __init__(
-        self,
-        path: str | None = None,
-        hub: str | None = None,
-        subset: str | None = "pqa_labeled",
-        split: str = "train",
-        start: int = 0,
-        stop: int | None = None,
-        limit: int | None = None,
-        limit_seed: int = 0,
-        task: Task = "without_abstract",
-    ) -> None:
-        """The hub keeps its labelled questions in a split named "train"."""
-        super().__init__(path, hub, subset, split, start, stop, limit, limit_seed)
-        self._task = task
+    subset: str | None = "pqa_labeled"
+    split: str = "train"  # the hub's name for the labelled questions
+    task: Task = "without_abstract"
 
     def question(self, row: Row) -> Question | None:
         """See `FileBenchmark.question`."""
         pmid, text, contexts, decision = _entry(row)
-        options = DECISIONS[:2] if self._task == "yes_no" else DECISIONS
+        options = DECISIONS[:2] if self.task == "yes_no" else DECISIONS
         if decision not in options:
             return None
-        shown = f"{' '.join(contexts)} {text}" if self._task == "with_abstract" else text
+        shown = f"{' '.join(contexts)} {text}" if self.task == "with_abstract" else text
         return Question(
             id=f"pubmedqa:{pmid}",
             text=shown,
             options=options,
             answer=LETTERS[options.index(decision)],
             kind="pubmedqa",
-            gold_passage_ids=() if self._task == "with_abstract" else (f"pubmed:{pmid}",),
-            meta={"benchmark": f"pubmedqa ({self._task})"},
+            gold_passage_ids=() if self.task == "with_abstract" else (f"pubmed:{pmid}",),
+            meta={"benchmark": f"pubmedqa ({self.task})"},
         )
 
     def passages(self) -> list[Passage]:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from medagent.agent import rollout_seed
 from medagent.errors import ConfigError, InputError
 from medagent.evaluation.answer_folder import JsonLog, begin
 from medagent.evaluation.grading.reasoning_text import without_reasoning
 from medagent.evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, pair_prompt, read_choice, read_met
-from medagent.evaluation.rubrics.responder import Asked, NamedAgent, Responder, ask_all
-from medagent.evaluation.rubrics.rows import Case, Choice, Labelled, Pair, Rows, read_rubric_rows
+from medagent.evaluation.rubrics.responder import Asked, Responder, ask_all
+from medagent.evaluation.rubrics.rows import Case, Choice, Labelled, Pair, read_rubric_rows
 from medagent.evaluation.rubrics.scores import Agreement, Preference, agreement, preference, rubric_scores
 from medagent.evaluation.statistics import Estimate
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder
 
-Said = Mapping[str, str]
+V = TypeVar("V")
 AGAIN_TEMPERATURE = 0.7  # of a verdict that is asked for again: greedy, it would be the same
 
 
@@ -42,7 +42,7 @@ class JudgeSettings:
             raise ConfigError(f"{self}: wanted 1 or more of each.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RubricReport:
     """The figures of a rubric.
 
@@ -50,9 +50,9 @@ class RubricReport:
     that say nothing, such as those of a model that was still thinking at its limit: they meet no criterion.
     """
 
-    scores: dict[str, Estimate]
-    agreement: Agreement | None
-    preference: Preference | None
+    scores: dict[str, Estimate] = field(default_factory=dict)
+    agreement: Agreement | None = None
+    preference: Preference | None = None
     verdicts: int
     unread: int
     left_out: int
@@ -75,64 +75,52 @@ class ReplyLog(JsonLog):
 
 def judge_file(
     path: Path,
-    judge: NamedAgent,
-    agent: NamedAgent | None,
+    judge: Callable[[], Responder],
+    agent: Callable[[], Responder] | None,
     folder: Path,
     settings: JudgeSettings,
     *,
     limit: int | None = None,
     on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> RubricReport:
-    """Judge the first `limit` rows of a file; see `judge_rows`. Only cases need an `agent`, which replies to them.
+    """Judge the first `limit` rows of a file, and write report.json to `folder`.
+
+    `judge` opens who judges. `agent` opens who replies to cases; labels and pairs need none. A folder that was begun
+    with other rows, responders or settings is refused.
 
     Raises:
         InputError: the rows, the judge or the agent cannot be used.
+        ConfigError: the folder holds other judgements.
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit: found {limit}, wanted 1 or more.")
-    rows = read_rubric_rows(path)[:limit]
-    replying = agent if isinstance(rows[0], Case) else None
-    if replying is None and isinstance(rows[0], Case):
-        raise InputError(f"{path}: its cases have no replies. Name an agent that gives them, with --agent.")
-    return judge_rows(
-        rows,
-        judge.open(),
-        folder,
-        settings,
-        responder=replying.open() if replying else None,
-        identity={"agent": replying.described() if replying else None, "judge": judge.described()},
-        on_progress=on_progress,
-    )
-
-
-def judge_rows(
-    rows: Rows,
-    judge: Responder,
-    folder: Path,
-    settings: JudgeSettings,
-    *,
-    responder: Responder | None,
-    identity: Mapping[str, Any],
-    on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> RubricReport:
-    """Replies where the rows have none (`responder`), then verdicts, then figures; report.json is written to `folder`.
-
-    `identity` says who speaks and who judges. A folder begun with another one is refused.
-    """
+    rows: list[Any] = read_rubric_rows(path)[:limit]
+    replying = None
+    if isinstance(rows[0], Case):
+        if agent is None:
+            raise InputError(f"{path}: its cases have no replies. Name an agent that gives them, with --agent.")
+        replying = agent()
+    judging = judge()
+    identity = {
+        "agent": replying.described if replying else None,
+        "judge": judging.described,
+        **asdict(settings),
+        "prompts_sha256": PROMPTS_SHA256,
+        "rows_sha256": sha256(json.dumps([asdict(row) for row in rows]).encode()).hexdigest(),
+    }
+    del identity["concurrency"]  # which changes no reply
     written = RunFolder(folder, "rubric")
     with written.sole_writer():
         written.claim("config.json", "replies.jsonl", "verdicts.jsonl", "report.json")
-        wanted = {**identity, **asdict(settings), "prompts_sha256": PROMPTS_SHA256, "rows_sha256": _digest(rows)}
-        del wanted["concurrency"]  # which changes no reply
-        begin(folder, wanted, kind="judgements")
+        begin(folder, identity, kind="judgements")
         ask = _Asking(folder, settings, on_progress)
-        if isinstance(rows[0], Case):
-            report = _judge_cases(rows, ask, judge, responder)
+        if replying is not None:
+            report = _judge_cases(rows, ask, judging, replying)
         elif isinstance(rows[0], Labelled):
-            report = _judge_labelled(rows, ask, judge)
+            report = _judge_labelled(rows, ask, judging)
         else:
-            report = _judge_pairs(rows, ask, judge)
-        write_whole(folder / "report.json", json.dumps({**wanted, **asdict(report)}, indent=2) + "\n")
+            report = _judge_pairs(rows, ask, judging)
+        write_whole(folder / "report.json", json.dumps({**identity, **asdict(report)}, indent=2) + "\n")
         return report
 
 
@@ -142,30 +130,25 @@ class _Asking:
     settings: JudgeSettings
     on_progress: Callable[[str, int, int], None]
 
-    def replies(self, responder: Responder, asked: Sequence[Asked]) -> Said:
-        """A reply for each."""
+    def replies(self, responder: Responder, asked: Sequence[Asked]) -> dict[str, str]:
+        """A reply for each, without its reasoning; empty where it was cut off in there."""
         log = ReplyLog(self.folder / "replies.jsonl")
         self._ask(log, responder, asked, "replies", self.settings.reply_tokens, self.settings.temperature)
         said = {name: without_reasoning(log.replies[name]) for name, _ in asked}
         return {name: "" if cut_off else text.strip() for name, (text, cut_off) in said.items()}
 
-    def verdicts(self, judge: Responder, asked: Sequence[Asked], read: Callable[[str, str], object]) -> Said:
-        """The judge's reply for each; what cannot be read is asked for again under the name of the next try."""
-        log = ReplyLog(self.folder / "verdicts.jsonl")
+    def verdicts(self, judge: Responder, asked: Sequence[Asked], read: Callable[[str, str], V | None]) -> dict[str, V]:
+        """The verdicts that can be read, by name. Each other one is asked for again, under the name of its try."""
+        log, found = ReplyLog(self.folder / "verdicts.jsonl"), dict[str, V]()
         for number in range(self.settings.tries):
-            again = [
-                (_named(name, number), messages)
-                for name, messages in asked
-                if all(read(name, log.replies.get(_named(name, tried), "")) is None for tried in range(number))
-            ]
-            what = "verdicts" if not number else f"verdicts, try {number + 1}"
-            warmer = self.settings.temperature if not number else max(self.settings.temperature, AGAIN_TEMPERATURE)
+            names = {name: f"{name}#{number}" if number else name for name, _ in asked if name not in found}
+            what = f"verdicts, try {number + 1}" if number else "verdicts"
+            warmer = max(self.settings.temperature, AGAIN_TEMPERATURE) if number else self.settings.temperature
+            again = [(names[name], messages) for name, messages in asked if name in names]
             self._ask(log, judge, again, what, self.settings.verdict_tokens, warmer)
-        kept = {}
-        for name, _ in asked:
-            said = [log.replies.get(_named(name, number)) for number in range(self.settings.tries)]
-            kept[name] = next((s for s in said if s is not None and read(name, s) is not None), "")
-        return kept
+            verdicts = {name: read(name, log.replies[tried]) for name, tried in names.items()}
+            found |= {name: verdict for name, verdict in verdicts.items() if verdict is not None}
+        return found
 
     def _ask(
         self, log: ReplyLog, responder: Responder, asked: Sequence[Asked], what: str, tokens: int, temperature: float
@@ -192,62 +175,53 @@ class _Asking:
             )
 
 
-def _named(name: str, number: int) -> str:
-    return f"{name}#{number}" if number else name
-
-
-def _judge_cases(cases: list[Case], ask: _Asking, judge: Responder, responder: Responder | None) -> RubricReport:
-    if responder is None:
-        raise ConfigError("cases of a rubric have no replies: name an agent that gives them, with --agent.")
+def _judge_cases(cases: Sequence[Case], ask: _Asking, judge: Responder, responder: Responder) -> RubricReport:
     said = ask.replies(responder, [(case.id, case.messages) for case in cases])
     asked = [
         (f"{case.id}/{number}", criterion_prompt(case.messages, said[case.id], criterion.text))
         for case in cases
         for number, criterion in enumerate(case.criteria)
     ]
-    verdicts = ask.verdicts(judge, asked, lambda _, reply: read_met(reply))
-    met = {
-        case.id: [read_met(verdicts[f"{case.id}/{number}"]) for number in range(len(case.criteria))] for case in cases
+    read = ask.verdicts(judge, asked, lambda _, reply: read_met(reply))
+    met: dict[str, Sequence[bool]] = {
+        case.id: [read[name] for number in range(len(case.criteria)) if (name := f"{case.id}/{number}") in read]
+        for case in cases
     }
-    whole = {name: [bool(each) for each in marks] for name, marks in met.items() if None not in marks}
-    judged = [case for case in cases if case.id in whole]
-    unread = sum(mark is None for marks in met.values() for mark in marks)
-    scores = rubric_scores(judged, whole) if judged else {}
-    empty = sum(not said[case.id] for case in cases)
-    return RubricReport(scores, None, None, len(asked), unread, len(cases) - len(judged), empty)
-
-
-def _judge_labelled(rows: list[Labelled], ask: _Asking, judge: Responder) -> RubricReport:
-    asked = [(row.id, criterion_prompt(row.messages, row.reply, row.criterion)) for row in rows]
-    verdicts = ask.verdicts(judge, asked, lambda _, reply: read_met(reply))
-    met = {name: mark for name, reply in verdicts.items() if (mark := read_met(reply)) is not None}
-    read = [row for row in rows if row.id in met]
-    left_out = len(rows) - len(read)
-    return RubricReport({}, agreement(read, met) if read else None, None, len(asked), left_out, left_out)
-
-
-def _judge_pairs(pairs: list[Pair], ask: _Asking, judge: Responder) -> RubricReport:
-    def read(name: str, reply: str) -> Choice | None:
-        return read_choice(reply, swapped=name.endswith("/swapped"))
-
-    asked = [
-        (f"{pair.id}/{'swapped' if swapped else 'straight'}", pair_prompt(pair, swapped=swapped))
-        for pair in pairs
-        for swapped in (False, True)
-    ]
-    verdicts = ask.verdicts(judge, asked, read)
-    choices = {name: read(name, reply) for name, reply in verdicts.items()}
-    both: dict[str, tuple[Choice, Choice]] = {}
-    for pair in pairs:
-        straight, swapped = choices[f"{pair.id}/straight"], choices[f"{pair.id}/swapped"]
-        if straight is not None and swapped is not None:
-            both[pair.id] = straight, swapped
-    judged = [pair for pair in pairs if pair.id in both]
-    unread = sum(choice is None for choice in choices.values())
+    judged = [case for case in cases if len(met[case.id]) == len(case.criteria)]
     return RubricReport(
-        {}, None, preference(judged, both) if judged else None, len(asked), unread, len(pairs) - len(judged)
+        scores=rubric_scores(judged, met),
+        verdicts=len(asked),
+        unread=len(asked) - len(read),
+        left_out=len(cases) - len(judged),
+        empty=sum(not said[case.id] for case in cases),
     )
 
 
-def _digest(rows: Rows) -> str:
-    return sha256(json.dumps([asdict(row) for row in rows]).encode()).hexdigest()
+def _judge_labelled(rows: Sequence[Labelled], ask: _Asking, judge: Responder) -> RubricReport:
+    asked = [(row.id, criterion_prompt(row.messages, row.reply, row.criterion)) for row in rows]
+    met = ask.verdicts(judge, asked, lambda _, reply: read_met(reply))
+    read = [row for row in rows if row.id in met]
+    left_out = len(rows) - len(read)
+    agreed = agreement(read, met) if read else None
+    return RubricReport(agreement=agreed, verdicts=len(asked), unread=left_out, left_out=left_out)
+
+
+def _judge_pairs(pairs: Sequence[Pair], ask: _Asking, judge: Responder) -> RubricReport:
+    def read(name: str, reply: str) -> Choice | None:
+        return read_choice(reply, swapped=name.endswith("/swapped"))
+
+    orders = {"straight": False, "swapped": True}
+    asked = [
+        (f"{pair.id}/{order}", pair_prompt(pair, swapped=swapped))
+        for pair in pairs
+        for order, swapped in orders.items()
+    ]
+    choices: dict[str, Choice] = ask.verdicts(judge, asked, read)
+    judged = [pair for pair in pairs if all(f"{pair.id}/{order}" in choices for order in orders)]
+    both = {pair.id: (choices[f"{pair.id}/straight"], choices[f"{pair.id}/swapped"]) for pair in judged}
+    return RubricReport(
+        preference=preference(judged, both) if judged else None,
+        verdicts=len(asked),
+        unread=len(asked) - len(choices),
+        left_out=len(pairs) - len(judged),
+    )

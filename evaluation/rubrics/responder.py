@@ -29,11 +29,12 @@ class Responder:
 
     An agent that was `trained` here searches as it was trained. It takes one question: the conversation as text where
     that has several turns. A chat endpoint gets the messages as they are, and a model in process through the chat
-    template of its tokenizer.
+    template of its tokenizer. `described` names it in a report.
     """
 
     agent: Agent
     trained: bool = False
+    described: Mapping[str, Any] = field(default_factory=dict)
 
     async def reply(self, messages: Sequence[Message], *, seed: int, temperature: float, max_tokens: int) -> str:
         """The text of one reply: an agent's answer, or its last turn without one. An agent's own limits hold."""
@@ -53,32 +54,15 @@ class Responder:
             session.close()
 
 
-@dataclass(frozen=True)
-class NamedAgent:
+def open_responder(
+    name: str, *, model: str = "", index: str | None = None, parameters: Mapping[str, Any] | None = None
+) -> Responder:
     """A responder by a name that `medagent evaluate` takes; `model` names an endpoint's."""
-
-    name: str
-    model: str = ""
-    index: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-
-    def open(self) -> Responder:
-        """Ready to reply."""
-        agent = open_agent(
-            self.name,
-            index=self.index,
-            lockstep=True,
-            model=self.model,
-            parameters=self.parameters,
-            must_search=False,
-        )
-        untrained = self.name == STARTER or full_name(self.name).startswith(("http://", "https://", "hf:"))
-        return Responder(agent, trained=not untrained)
-
-    def described(self) -> dict[str, Any]:
-        """The entries that name it in a report."""
-        found = {"name": self.name, "model": self.model, "sha256": agent_fingerprint(self.name)}
-        return {**found, "index": self.index, "parameters": dict(self.parameters)}
+    parameters = dict(parameters or {})
+    agent = open_agent(name, index=index, lockstep=True, model=model, parameters=parameters, must_search=False)
+    untrained = name == STARTER or full_name(name).startswith(("http://", "https://", "hf:"))
+    described = {"name": name, "model": model, "sha256": agent_fingerprint(name)}
+    return Responder(agent, not untrained, {**described, "index": index, "parameters": parameters})
 
 
 def template_pieces(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> list[Piece]:

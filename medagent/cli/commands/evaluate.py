@@ -197,19 +197,21 @@ def rubric(
         concurrency: Requests at once.
         out: Folder of report.json, replies.jsonl and verdicts.jsonl.
     """
+    from functools import partial
+
     from rich.console import Console
 
     from medagent.cli.rubric import print_rubric, progress_of
     from medagent.evaluation.rubrics.judging import JudgeSettings, judge_file
-    from medagent.evaluation.rubrics.responder import NamedAgent
+    from medagent.evaluation.rubrics.responder import open_responder
 
     console = Console(highlight=False)
     console.print(f"{path}, judged by {judge} {judge_model}.", markup=False)
     with progress_of(console) as show:
         report = judge_file(
             Path(path),
-            NamedAgent(judge, judge_model, None, judge_parameters or {}),
-            None if agent is None else NamedAgent(agent, model, index, parameters or {}),
+            partial(open_responder, judge, model=judge_model, parameters=judge_parameters),
+            partial(open_responder, agent, model=model, index=index, parameters=parameters) if agent else None,
             Path(out),
             JudgeSettings(seed, temperature, reply_tokens, verdict_tokens, concurrency=concurrency),
             limit=limit,

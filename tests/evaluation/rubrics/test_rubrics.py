@@ -12,7 +12,7 @@ import pytest
 
 from medagent.errors import ConfigError, InputError
 from medagent.evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, read_choice, read_met
-from medagent.evaluation.rubrics.judging import JudgeSettings, RubricReport, judge_rows
+from medagent.evaluation.rubrics.judging import JudgeSettings, RubricReport, judge_file
 from medagent.evaluation.rubrics.responder import Responder, template_pieces
 from medagent.evaluation.rubrics.rows import Criterion, Labelled, Pair, read_rubric_rows
 from medagent.evaluation.rubrics.scores import agreement, preference, score
@@ -56,7 +56,7 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def voice(script: Callable[[str], str]) -> Responder:
-    return Responder(scripted(lambda read, turn: script(read)))
+    return Responder(scripted(lambda read, turn: script(read)), described={"name": "script"})
 
 
 def replies(read: str) -> str:
@@ -78,8 +78,8 @@ def run(
     responder: Responder | None = voice(replies),
     **settings: Any,
 ) -> RubricReport:
-    rows, asked = read_rubric_rows(path), JudgeSettings(**settings)
-    return judge_rows(rows, voice(said), out, asked, responder=responder, identity={"judge": "script"})
+    replying = (lambda: responder) if responder else None
+    return judge_file(path, lambda: voice(said), replying, out, JudgeSettings(**settings))
 
 
 def test_healthbench_gives_the_score_worked_out_by_hand(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_healthbench_gives_the_score_worked_out_by_hand(tmp_path: Path) -> None:
     assert (report.verdicts, report.unread, report.left_out) == (5, 0, 0)
     kept = json.loads((tmp_path / "out" / "report.json").read_text())
     assert kept["scores"]["theme:emergency_referrals"]["value"] == 0.8
-    assert kept["judge"] == "script"
+    assert kept["judge"] == {"name": "script"}
 
 
 def test_a_score_by_hand() -> None:
@@ -262,7 +262,7 @@ def test_bad_rows_are_refused_with_file_and_line(row: dict[str, Any], said: str,
 
 
 def test_cases_need_someone_who_replies(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="with --agent"):
+    with pytest.raises(InputError, match="with --agent"):
         run(written(tmp_path / "cases.jsonl", HEALTHBENCH), tmp_path / "out", responder=None)
 
 
