@@ -42,8 +42,8 @@ class PolicyAfter(Callback):
 class Peek(ClippingBiasCorrection):
     """Keeps the norms, and the rate of the policy's step."""
 
-    def _norms(self, reduce):
-        self.seen = super()._norms(reduce)
+    def _norms(self, trainer):
+        self.seen = super()._norms(trainer)
         return self.seen
 
     def on_finite_gradient(self, module, optimizer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -71,15 +72,15 @@ def test_the_corrections_norms_are_of_the_tempered_distribution(experience, tmp_
     norms: list[tuple[float, float]] = []
 
     class Peek(ClippingBiasCorrection):
-        def _norms(self, reduce):
-            norms.append(super()._norms(reduce))
+        def _norms(self, trainer):
+            norms.append(super()._norms(trainer))
             return norms[-1]
 
     peek = Peek()
     module.trainer = quiet_trainer(tmp_path)
     module._step_callbacks = [peek]
     module._policy_loss(batch)
-    peek._norms(lambda tensor, how: tensor)
+    peek._norms(SimpleNamespace(world_size=1))
     with torch.no_grad():
         logits_BTV = module.shared_base.peft(input_ids=batch.token_ids_BT).logits[:, :-1].double() / temperature
     logits_BTV.requires_grad_(True)

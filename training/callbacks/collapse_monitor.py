@@ -19,6 +19,7 @@ from medagent.training.callbacks.held_out import HeldOutEvaluation
 from medagent.training.data import RolloutData
 from medagent.training.default_callbacks import log_at_once
 from medagent.training.module import AgentModule
+from medagent.training.sharding import over_ranks
 
 Action = Literal["report", "stop", "rollback"]
 EVENTS_FILE = "collapse.json"
@@ -56,12 +57,8 @@ class CollapseMonitor(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run must know."""
-        return {
-            "detector": self._detector.state(),
-            "rollbacks": self._rollbacks,
-            "stopped": self._stopped,
-            "events": self._events,
-        }
+        own = {"rollbacks": self._rollbacks, "stopped": self._stopped, "events": self._events}
+        return {"detector": self._detector.state(), **own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
@@ -95,7 +92,9 @@ class CollapseMonitor(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Keep the weights that this iteration's rollouts were sampled with, before the first update."""
         if batch_idx == 0 and self._action != "report":
-            self._candidate = _copied(_state(trainer, pl_module))
+            weights = {name: each for name, each in pl_module.named_parameters() if each.requires_grad}
+            everything = {"weights": weights, "optimizer": trainer.optimizers[0].state_dict()}
+            self._candidate = {"iteration": trainer.current_epoch + 1, **_copied(everything)}
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -116,22 +115,21 @@ class CollapseMonitor(Callback):
         assert isinstance(pl_module, AgentModule)
         found = {name: self._sums[name] / self._counts[name] for name in self._counts}
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            # A callback after this one has not measured this iteration yet: its last figure is an old one.
-            if (
-                isinstance(callback, HeldOutEvaluation)
-                and callback.latest
-                and callback.latest[0] == trainer.current_epoch
-            ):
-                found[HELD_OUT] = callback.latest[1]
+            if isinstance(callback, HeldOutEvaluation) and callback.latest:
+                epoch, accuracy = callback.latest
+                if epoch == trainer.current_epoch:  # a callback after this one has not measured it yet
+                    found[HELD_OUT] = accuracy
         names = sorted(found)
         means = torch.tensor([found[name] for name in names])
-        if trainer.world_size > 1:  # every rank must come to the same verdict
-            means = trainer.strategy.reduce(means.to(trainer.strategy.root_device), reduce_op="mean").cpu()
+        means = over_ranks(trainer, means, "mean")  # every rank must come to the same verdict
         verdict = self._detector.observe(dict(zip(names, means.tolist(), strict=True)))
         metrics = {"monitor/signs": float(len(verdict.signs)), "monitor/alarm": float(verdict.alarm)}
         log_at_once(trainer, pl_module, metrics)
-        if verdict.good and self._candidate:
-            self._keep(trainer, self._candidate)
+        if verdict.good and self._candidate and trainer.is_global_zero:
+            path = _good_path(trainer)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.save(self._candidate, path.with_suffix(".part"))
+            os.replace(path.with_suffix(".part"), path)
         if verdict.alarm:
             self._raise_alarm(trainer, pl_module, verdict)
 
@@ -143,11 +141,7 @@ class CollapseMonitor(Callback):
             action = "report"  # nothing good has been seen to go back to
         if action == "rollback" and self._rollbacks >= self._max_rollbacks:
             action = "stop"
-        event: dict[str, Any] = {
-            "iteration": iteration,
-            "action": action,
-            "signs": [str(sign) for sign in verdict.signs],
-        }
+        event: dict[str, Any] = {"iteration": iteration, "action": action, "signs": list(map(str, verdict.signs))}
         if action != "report":
             kept = torch.load(good, map_location="cpu", weights_only=True)
             event["back_to"] = kept["iteration"]
@@ -161,23 +155,12 @@ class CollapseMonitor(Callback):
             self._stopped = trainer.should_stop = True
         exports = any(isinstance(each, AgentExport) for each in trainer.callbacks)  # type: ignore[attr-defined]
         if exports and (action == "stop" or (action == "rollback" and iteration == trainer.max_epochs)):
-            AgentExport.export(
-                trainer, module
-            )  # an agent exported before this callback has the weights that are discarded
+            # An agent exported before this callback has the weights that are discarded.
+            AgentExport.export(trainer, module)
         self._events.append(event)
         if trainer.is_global_zero:
             write_whole(Path(trainer.default_root_dir) / EVENTS_FILE, json.dumps(self._events, indent=2) + "\n")
             print(_aloud(event), flush=True)
-
-    @staticmethod
-    def _keep(trainer: Trainer, state: dict[str, Any]) -> None:
-        if not trainer.is_global_zero:
-            return
-        path = _good_path(trainer)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        torch.save(state, part)
-        os.replace(part, path)
 
 
 def read_events(run: Path) -> list[dict[str, Any]]:
@@ -204,16 +187,6 @@ def _aloud(event: dict[str, Any]) -> str:
 
 def _good_path(trainer: Trainer) -> Path:
     return Path(trainer.default_root_dir) / "checkpoints" / "good.pt"
-
-
-def _state(trainer: Trainer, module: LightningModule) -> dict[str, Any]:
-    """Everything that an optimizer step changes."""
-    weights = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    return {
-        "iteration": trainer.current_epoch + 1,
-        "weights": weights,
-        "optimizer": trainer.optimizers[0].state_dict(),
-    }
 
 
 def _copied(tree: Any) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -144,9 +145,8 @@ class CollapseDetector:
 
     def restore(self, state: Mapping[str, object]) -> None:
         """Take up the state of a checkpoint."""
-        self.first, self.rows = dict(state["first"]), list(state["rows"])  # type: ignore[call-overload]
-        self.best = float(state["best"])  # type: ignore[arg-type]
-        self.best_held_out = float(state["best_held_out"])  # type: ignore[arg-type]
+        for name in self.state():
+            setattr(self, name, copy(state[name]))
 
     def _held_out_signs(self, held_out: list[float]) -> list[Sign]:
         if len(held_out) < 2:
@@ -198,9 +198,8 @@ class CollapseDetector:
             kl = name == "kl/reference"
             bound = self.thresholds.kl if kl else self.thresholds.spike * usual
             if min(values[-2:]) > bound:
-                found.append(
-                    Sign(name, row[name], bound, "the policy is far from its start" if kl else "a lasting spike")
-                )
+                what = "the policy is far from its start" if kl else "a lasting spike"
+                found.append(Sign(name, row[name], bound, what))
         return found
 
 

@@ -6,7 +6,7 @@ C is the gradient that clipping dropped, summed over micro-batches and ranks bef
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -95,7 +95,7 @@ class ClippingBiasCorrection(StepCallback):
                 "ClippingBiasCorrection: found normaliser paper with applied_to step. A learning rate of lr / ||C|| "
                 "explodes where C is small. Set applied_to: gradient, or normaliser: relative."
             )
-        if applied_to in ("rollouts", "rollouts_and_step") and (normaliser != "relative" or space != "logits"):
+        if applied_to.startswith("rollouts") and (normaliser != "relative" or space != "logits"):
             raise ConfigError(
                 f"ClippingBiasCorrection: applied_to {applied_to} found with normaliser {normaliser} in space "
                 f"{space}. A rollout's own scale is relative, in logits. Set those, or applied_to: step."
@@ -105,8 +105,7 @@ class ClippingBiasCorrection(StepCallback):
                 f"ClippingBiasCorrection: threshold {threshold} found with normaliser {normaliser}. Give triggered a "
                 "norm (policy/clip_bias_norm of a run says which), relative a ratio or none, and the others none."
             )
-        if threshold is None:
-            threshold = RATIO
+        threshold = RATIO if threshold is None else threshold
         if floor <= 0 or threshold <= 0 or not constants or not all(0 < each <= 1 for each in constants):
             raise ConfigError(
                 f"ClippingBiasCorrection: found floor {floor}, threshold {threshold}, constant {constant}; wanted "
@@ -199,14 +198,14 @@ class ClippingBiasCorrection(StepCallback):
         if not self._measured:
             return  # a step of the critic alone
         trainer = module.trainer
-        gradient_norm, bias_norm = self._norms(partial(_reduced, trainer))
+        gradient_norm, bias_norm = self._norms(trainer)
         if not (math.isfinite(gradient_norm) and math.isfinite(bias_norm)):
             why = f"the clipping bias has norm {bias_norm} beside a surrogate's gradient of norm {gradient_norm}"
             module.finite_steps.skip(optimizer, why, partial(over_ranks, trainer, op="max"))
             return
         scale = self._scale(gradient_norm, bias_norm, self._step)
         if self._applied_to.startswith("rollouts"):
-            total, count = _reduced(trainer, self._rollouts, "sum").tolist()
+            total, count = over_ranks(trainer, self._rollouts, "sum").tolist()
             scale = total / count if count else 1.0
         policy = optimizer.param_groups[0]
         if self._decay:
@@ -216,10 +215,8 @@ class ClippingBiasCorrection(StepCallback):
         module.log_dict({"policy/clip_bias_norm": bias_norm, "policy/clip_bias_scale": scale})
         if self._applied_to.endswith("step"):
             policy["lr"] *= scale
-        if self._applied_to != "gradient":
-            return
         for parameter in policy["params"]:
-            if parameter.grad is not None:
+            if parameter.grad is not None and self._applied_to == "gradient":
                 parameter.grad.mul_(scale)
 
     def on_train_batch_end(
@@ -231,17 +228,16 @@ class ClippingBiasCorrection(StepCallback):
         self._bias, self._gradient = [], []
         self._squares, self._rollouts = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
 
-    def _norms(self, reduce: Callable[[Tensor, Literal["mean", "ddp"]], Tensor]) -> tuple[float, float]:
+    def _norms(self, trainer: Trainer) -> tuple[float, float]:
         """(||g||, ||C||) over all micro-batches and ranks."""
         if self._space == "logits":
-            # A rank's weights carry the factor world_size that DDP's mean divides by, and its squares the factor
-            # squared.
-            total = reduce(self._squares, "ddp")
+            # A rank's weights carry the factor world_size that DDP's mean divides by, its squares the factor squared.
+            total = over_ranks(trainer, self._squares, "sum") / trainer.world_size**2
             return math.sqrt(total[0]), math.sqrt(total[1])
         norms = []
         for parts in (self._gradient, self._bias):
             flat = torch.cat([part.flatten() for part in parts])
-            norms.append(float(reduce(flat, "mean").norm()))
+            norms.append(float(over_ranks(trainer, flat, "mean").norm()))
         return norms[0], norms[1]
 
 
@@ -253,14 +249,3 @@ def _dropped(result: PolicyLossResult) -> Tensor:
             "ClippingBiasCorrection differentiates. Return the sum of the dropped terms, or set `clips` to false."
         )
     return result.clipped
-
-
-def _reduced(trainer: Trainer, tensor: Tensor, op: Literal["mean", "sum", "ddp"]) -> Tensor:
-    """The tensor over ranks: "mean" as DDP does with gradients, "sum", or "ddp" of squares in units of world_size^2."""
-    if trainer.world_size == 1:
-        return tensor
-    total = trainer.strategy.reduce(
-        tensor.to(trainer.strategy.root_device), reduce_op="mean" if op == "mean" else "sum"
-    )
-    assert isinstance(total, Tensor)
-    return total / trainer.world_size**2 if op == "ddp" else total

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import psutil
 import torch
@@ -27,9 +28,8 @@ from medagent.types import Limits
 GIB = 2**30
 FP32 = 4
 ADAM_BYTES = 16  # weight, gradient and two moments of a trained parameter, all in float32
-LOGIT_BYTES = (
-    12  # of an action token and vocabulary entry in an update: scores, log-softmax, probabilities or a gradient
-)
+# Of an action token and vocabulary entry in an update: scores, log-softmax, probabilities or a gradient.
+LOGIT_BYTES = 12
 READ_LOGIT_BYTES = 8  # the same where nothing is propagated back
 # What glibc holds of an update, relative to its tensors (measured with SmolLM2). Before 2.38 it hardly fits aligned
 # blocks into those that were freed.
@@ -78,7 +78,7 @@ class ModelShape:
             if isinstance(module, torch.nn.Linear | Conv1D) and module is not head
         )
         # A wrapper of several models holds the decoder's configuration in its own.
-        shape = ModelShape.from_config(
+        shape = ModelShape._from_config(
             config.get_text_config(decoder=True), sum(parameter.numel() for parameter in model.parameters()), linear
         )
         if not has_routers(model):
@@ -87,8 +87,9 @@ class ModelShape:
         return replace(shape, intermediate=routers.top_k * each, record_bytes=routers.bytes_of_a_token)
 
     @staticmethod
-    def from_config(config: PretrainedConfig, parameters: int, linear_sizes: tuple[tuple[int, int], ...]) -> ModelShape:
-        """The shape that a decoder's configuration tells; ConfigError without width, heads, layers or vocabulary."""
+    def _from_config(
+        config: PretrainedConfig, parameters: int, linear_sizes: tuple[tuple[int, int], ...]
+    ) -> ModelShape:
         try:
             hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
             layers, vocabulary = int(config.num_hidden_layers), int(config.vocab_size)
@@ -127,17 +128,21 @@ class Load:
     rollouts: int
     micro_batch_rows: int
     in_process: bool
-    device: str = "cpu"
+    device: Literal["cpu", "gpu"] = "cpu"  # on a CPU freed blocks stay with the process
     shards: int = 1  # ranks that hold the layers together (training.sharding)
     critic_inputs: CriticInputs = "context"
     weight_sync: str = "auto"  # of the engine in_process
     routing_replay: RoutingReplay = "none"
-    keeps_blocks: bool = False  # whether freed blocks stay with the process, see training.execution.keep_freed_memory
 
     @property
     def value_bytes(self) -> int:
         """Bytes of a weight or activation of the base."""
         return FP32 if self.dtype == "float32" else 2
+
+    def _read_at_once(self, rollouts: int) -> int:
+        """Tokens of so many rollouts, or as many as the limit allows at once."""
+        longest, limit = self.limits.max_total_tokens, self.execution.token_limit
+        return min(rollouts * longest, max(limit, longest)) if limit else rollouts * longest
 
     @property
     def base_bytes(self) -> float:
@@ -157,15 +162,18 @@ class Load:
         # Inputs of LoRA layers are kept in float32 beside the base's own.
         return 36 * shape.hidden + 10 * shape.intermediate + 4 * shape.kv_size + 28 * rank + 16
 
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of keys and values of one token in all layers."""
+        return self.shape.layers * 2 * self.shape.kv_size * self.value_bytes
+
     def passing_bytes(self) -> float:
         """What a layer's forward pass holds of one token at its widest, without gradients."""
         return (2.8 * self.shape.intermediate + 4.2 * self.shape.hidden) * self.value_bytes
 
     def activations(self) -> float:
         """Bytes of one forward and backward pass over a micro-batch, or as much of it as is allowed at once."""
-        tokens = self.micro_batch_rows * self.limits.max_total_tokens
-        limit = self.execution.token_limit
-        tokens = min(tokens, max(limit, self.limits.max_total_tokens)) if limit else tokens
+        tokens = self._read_at_once(self.micro_batch_rows)
         kept = tokens * self.layer_bytes()
         if self.execution.gradient_checkpointing:
             kept += tokens * self.shape.layers * self.shape.hidden * self.value_bytes
@@ -174,7 +182,7 @@ class Load:
         rows = min(tokens * self._acting, self.execution.logits_rows)
         # The vocabulary's scores are there when the layers have passed, and gone when these propagate back.
         needed = kept + max(tokens * self.passing_bytes(), rows * self.shape.vocabulary * LOGIT_BYTES)
-        return needed * (KEPT_BLOCKS if self.keeps_blocks else 1.0)
+        return needed * (KEPT_BLOCKS if self.device == "cpu" else 1.0)
 
     @property
     def _acting(self) -> float:
@@ -184,17 +192,13 @@ class Load:
     def rolling_out(self) -> float:
         """Bytes of the policy in process: prompts read all at once, or two KV caches while rows move."""
         rows = min(self.rollouts, MAX_OPEN)
-        cache = float(
-            rows * self.limits.max_total_tokens * self.shape.layers * 2 * self.shape.kv_size * self.value_bytes
-        )
+        cache = float(rows * self.limits.max_total_tokens * self.cache_bytes)
         reading = rows * (self.limits.max_total_tokens - self.limits.max_turn_tokens) * self.passing_bytes()
         return max(cache + reading, 2 * cache)
 
     def preparing(self) -> float:
         """Bytes of the passes that read reference log-probs and values."""
-        tokens = min(self.rollouts, PREPARED_ROWS) * self.limits.max_total_tokens
-        if self.execution.token_limit:
-            tokens = min(tokens, max(self.execution.token_limit, self.limits.max_total_tokens))
+        tokens = self._read_at_once(min(self.rollouts, PREPARED_ROWS))
         rows = min(tokens * self._acting, self.execution.logits_rows)
         return max(tokens * self.passing_bytes(), rows * self.shape.vocabulary * READ_LOGIT_BYTES)
 
@@ -208,7 +212,7 @@ class Load:
         trained = self.shape.lora_parameters(self.policy_lora) + self.shape.lora_parameters(self.critic_lora)
         trained += self.shape.hidden + 1 if self.critic_lora else 0
         parts = {
-            "libraries": LIBRARIES_GIB["cpu" if self.device == "cpu" else "gpu"] * GIB,
+            "libraries": LIBRARIES_GIB[self.device] * GIB,
             "base (policy, critic, reference)": self.base_bytes,
             "adapters and their optimiser": float(trained * ADAM_BYTES),
         }
@@ -218,9 +222,8 @@ class Load:
             if form == "merged":
                 parts["sampler's copy of the base"] = float(self.shape.parameters * self.value_bytes)
             else:
-                parts["sampler's adapter, on the same base"] = float(
-                    self.shape.lora_parameters(self.policy_lora) * FP32
-                )
+                adapter = float(self.shape.lora_parameters(self.policy_lora) * FP32)
+                parts["sampler's adapter, on the same base"] = adapter
             parts[ROLLOUTS] = self.rolling_out()
         if self.routing_replay != "none":
             there = self.micro_batch_rows * self.limits.max_total_tokens * self.shape.record_bytes

@@ -48,7 +48,6 @@ def load_of(config: Any, dtype: str, *, world_size: int) -> Load:
         model.critic_inputs,
         (vars(data.engine.init_args) if "init_args" in data.engine else {}).get("weight_sync", "auto"),
         model.routing_replay,
-        config.trainer.accelerator == "cpu",
     )
 
 
@@ -75,10 +74,9 @@ def report(load: Load, *, world_size: int, memory_gib: float | None) -> str:
         f"    {'together, at the worst moment':34s} {load.peak() / GIB:8.2f} GiB",
     ]
     if not load.in_process:
-        cache = limits.max_total_tokens * shape.layers * 2 * shape.kv_size * load.value_bytes
         lines.append(
             f"the sampler beside it: {shape.parameters * load.value_bytes / GIB:.2f} GiB of weights, and "
-            f"{cache / GIB:.3f} GiB of KV cache for a rollout of full length"
+            f"{limits.max_total_tokens * load.cache_bytes / GIB:.3f} GiB of KV cache for a rollout of full length"
         )
     if load.records() and load.device != "cpu":
         lines.append(f"in the host's memory: {load.records() / GIB:.2f} GiB of experts to be replayed")

@@ -117,17 +117,12 @@ class PreferenceData(PassData[PreferencePair]):
 
     def _sample(self, module: PreferenceModule, trainer: Trainer, folder: Path) -> None:
         """Have the policy sample what the run's folder lacks, each rank its share, and wait for the other ranks."""
-        if not (self.source.sampled and self.source.missing(folder)):
+        if not self.source.missing(folder):
             return
-        settings = self.agent_settings
-        policy = self.policy_of(module, version=0)
-        self.source.sample(
-            Agent(policy, self.retriever, settings.protocol, settings.limits, top_k=settings.top_k),
-            folder,
-            temperature=module.temperature,
-            rank=trainer.global_rank,
-            ranks=trainer.world_size,
-        )
+        rules, policy = self.agent_settings, self.policy_of(module, version=0)
+        agent = Agent(policy, self.retriever, rules.protocol, rules.limits, top_k=rules.top_k)
+        rank, ranks = trainer.global_rank, trainer.world_size
+        self.source.sample(agent, folder, temperature=module.temperature, rank=rank, ranks=ranks)
         self.engine.sleep()
         while self.source.missing(folder):  # not a barrier, which gives up after minutes
             time.sleep(1)

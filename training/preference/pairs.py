@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -29,7 +29,6 @@ from medagent.types import Question, Rollout
 
 SEARCHES = (Mode.SEARCH, Mode.FORCED_SEARCH)
 QUESTIONS_AT_A_TIME = 64
-NO_COUNTS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -51,27 +50,22 @@ class PreferencePair:
 
 
 class Pairs(ABC):
-    """A source of pairs: `data.pairs` names a subclass.
+    """A source of pairs: `data.pairs` names a subclass. After `read`, `left_out` counts in words what gave no pair."""
 
-    `sampled`: whether the policy samples them, with the run's engine, before training. After `read`, `left_out` counts
-    in words what gave no pair.
-    """
-
-    sampled: ClassVar[bool] = False
-    left_out: Mapping[str, int] = NO_COUNTS
+    left_out: Mapping[str, int] = MappingProxyType({})
     sampled_tokens: int = 0
 
     @abstractmethod
     def questions(self, protocol: TurnProtocol) -> list[Question]:
         """The questions of the pairs, known before anything is sampled."""
 
-    def sample(self, agent: Agent, folder: Path, *, temperature: float, rank: int, ranks: int) -> None:
-        """Write this rank's share of the rollouts to `folder`, where it is not there yet."""
-        raise NotImplementedError(f"{type(self).__name__} has `sampled` and no `sample`.")
-
     def missing(self, folder: Path) -> int:
-        """Parts of the rollouts that `folder` still lacks, over all ranks."""
+        """Parts of the rollouts that `folder` still lacks, over all ranks: the policy samples them before training."""
         return 0
+
+    def sample(self, agent: Agent, folder: Path, *, temperature: float, rank: int, ranks: int) -> None:
+        """Write this rank's share of the missing parts to `folder`."""
+        raise NotImplementedError
 
     @abstractmethod
     def read(self, folder: Path, settings: AgentSettings, tokenizer: PreTrainedTokenizerBase) -> list[PreferencePair]:
@@ -118,12 +112,9 @@ class Pairing:
             if key not in right or key not in wrong:
                 left_out["questions without a right answer" if key in wrong else "questions without a wrong one"] += 1
                 continue
-            both = zip(self._drawn(right[key]), self._drawn(wrong[key]), strict=False)
+            both = zip(*(sorted(each[key], key=self._place) for each in (right, wrong)), strict=False)
             found += [PreferencePair(*pair) for pair in both][: self.per_question]
         return found, left_out
-
-    def _drawn(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        return sorted(rollouts, key=self._place)
 
     def _place(self, rollout: Rollout) -> bytes:
         said = "|".join(turn.text for turn in rollout.turns)
@@ -210,8 +201,6 @@ class SampledPairs(Pairs):
     Rollouts are written after every 64 questions. A run that was stopped goes on with the next ones.
     """
 
-    sampled = True
-
     def __init__(
         self,
         benchmark: Benchmark,
@@ -249,16 +238,10 @@ class SampledPairs(Pairs):
 
     def read(self, folder: Path, settings: AgentSettings, tokenizer: PreTrainedTokenizerBase) -> list[PreferencePair]:
         """See `Pairs.read`."""
-        pairs, self.left_out = self._pairing.pairs(self._read(folder))
+        parts = [read_rollouts(self._path(folder, number)) for number in range(len(self._parts))]
+        self.sampled_tokens = sum(map(tokens_to_sample, parts))
+        pairs, self.left_out = self._pairing.pairs(rollout for part in parts for rollout in part)
         return pairs
-
-    def _read(self, folder: Path) -> Iterator[Rollout]:
-        """The rollouts, part by part, while the tokens that sampling them took are added up."""
-        self.sampled_tokens = 0
-        for number in range(len(self._parts)):
-            part = read_rollouts(self._path(folder, number))
-            self.sampled_tokens += tokens_to_sample(part)
-            yield from part
 
     @property
     def _parts(self) -> list[Sequence[Question]]:

@@ -49,7 +49,8 @@ RARE = 0.02  # share of the passages up to which a word in lower case is a term
 ON_TOPIC = 0.3  # share of a query's weight that a passage must hold to be about it
 # Answers that are judgements. They stand in texts by chance, so only gold passages show them.
 _JUDGEMENTS = frozenset(("yes", "no", "maybe", "true", "false", "none"))
-_PART = re.compile(r"[^\W_]+")
+_PART = re.compile(r"([^\W_]+)")
+_JOINS = re.compile(r"[\s\-‐‑–/]+")
 _BEFORE = r"(?<!\w)(?<!\d[.,])(?<!\bnon-)(?<!\bnon )(?<!\bnot )(?<!\bno )(?<!\banti-)"
 _AFTER = r"(?![\w+])(?!-(?!\w))(?![.,]\d)"
 _UNBOUNDED = 1_000_000  # tokens
@@ -172,9 +173,8 @@ def next_query(question: str, bridge: str, passage: str) -> str:
 def rewordings(question: str, rarity: Rarity) -> list[str]:
     """Other queries for the same question: its rarest words, and its whole text."""
     words = words_of(question)
-    return [" ".join(rarity.rarest(words, count)) for count in (3, 2) if count < len(words)] + [
-        " ".join(question.split())
-    ]
+    shorter = [" ".join(rarity.rarest(words, count)) for count in (3, 2) if count < len(words)]
+    return [*shorter, " ".join(question.split())]
 
 
 Shown = list[tuple[Hit, str]]
@@ -232,7 +232,7 @@ def evidence_in(found: Shown, question: Question, golds: Sequence[str], query: s
     """
     gold_ids, right = set(question.gold_passage_ids), set(map(normalise, golds))
     wanted = stems(query) - stems(" ".join(golds)) or stems(query)
-    found_in: dict[tuple[bool, float, int], Evidence] = {}
+    ranked: dict[tuple[bool, float, int], Evidence] = {}
     for number, (hit, text) in enumerate(found, start=1):
         topic = rarity.share(wanted, text)
         if gold_ids and not names_found(gold_ids, [hit.passage]):
@@ -241,8 +241,8 @@ def evidence_in(found: Shown, question: Question, golds: Sequence[str], query: s
             continue
         worded = _wording(text, golds, right, judged=bool(gold_ids))
         if worded is not None:
-            found_in[normalise(worded) in right, topic, -number] = Evidence(number, worded)
-    return found_in[max(found_in)] if found_in else None
+            ranked[normalise(worded) in right, topic, -number] = Evidence(number, worded)
+    return ranked[max(ranked)] if ranked else None
 
 
 def says(text: str, golds: Sequence[str]) -> bool:
@@ -265,17 +265,12 @@ def _pattern(answer: str) -> re.Pattern[str]:
 
     "Non-Hodgkin lymphoma" does not say "Hodgkin lymphoma", nor "Rh+" "Rh", nor "12.5" "12".
     """
-    parts = list(_PART.finditer(answer))
-    if not parts:
+    start, *pieces = _PART.split(answer)
+    if not pieces:
         return re.compile(r"(?!)")
-    pattern = re.escape(answer[: parts[0].start()])
-    for part, following in zip(parts, [*parts[1:], None], strict=True):
-        if following is None:
-            pattern += _either_number(part[0]) + re.escape(answer[part.end() :].rstrip(" .,;:"))
-            break
-        between = answer[part.end() : following.start()]
-        loose = r"[\s\-‐‑–/]{1,2}" if re.fullmatch(r"[\s\-‐‑–/]+", between) else re.escape(between)
-        pattern += re.escape(part[0]) + loose
+    *before, last, end = pieces
+    loose = (r"[\s\-‐‑–/]{1,2}" if _JOINS.fullmatch(each) else re.escape(each) for each in before)
+    pattern = re.escape(start) + "".join(loose) + _either_number(last) + re.escape(end.rstrip(" .,;:"))
     return re.compile(_BEFORE + pattern + _AFTER, re.IGNORECASE)
 
 

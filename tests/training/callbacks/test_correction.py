@@ -61,8 +61,8 @@ def test_norms_accumulate_like_the_gradient(experience, tmp_path, space, parts) 
     seen = []
 
     class Peek(ClippingBiasCorrection):
-        def _norms(self, reduce):
-            seen.append(super()._norms(reduce))
+        def _norms(self, trainer):
+            seen.append(super()._norms(trainer))
             return seen[-1]
 
     def run(split):
@@ -192,8 +192,8 @@ def test_a_remembered_cut_shortens_later_steps(experience, tmp_path, applied_to)
     owed = iter([1.0, 0.2, 1.0, 1.0, 1.0, 0.5])
 
     class Scripted(ClippingBiasCorrection):
-        def _norms(self, reduce):
-            super()._norms(reduce)
+        def _norms(self, trainer):
+            super()._norms(trainer)
             scale = next(owed)
             return scale, 1 - scale
 

@@ -164,13 +164,12 @@ def test_plan_and_run_reckon_with_the_same_load(tmp_path: Path, train_index: Pat
     train_command(given)
     assert main(["plan", *given]) == 0
     assert seen["run"] == seen["plan"]
-    assert seen["run"].keeps_blocks
     assert (seen["run"].rollouts, seen["run"].micro_batch_rows) == (4, 1)
 
 
 def test_what_a_process_keeps_of_an_update_counts() -> None:
-    assert load(keeps_blocks=True).activations() == 1.6 * load().activations()
-    assert load(keeps_blocks=True).preparing() == load().preparing()
+    assert load(device="cpu").activations() == 1.6 * load(device="gpu").activations()
+    assert load(device="cpu").preparing() == load(device="gpu").preparing()
 
 
 def test_a_base_of_unknown_sizes_is_trained_without_a_limit(monkeypatch, retriever, tmp_path: Path, capsys) -> None:
@@ -260,7 +259,7 @@ def test_plan_reads_a_config_of_gpt2s_shape(tmp_path: Path, capsys: pytest.Captu
 
 def test_a_config_without_sizes_says_so() -> None:
     with pytest.raises(ConfigError, match="PreTrainedConfig does not tell its sizes .*wanted hidden_size"):
-        ModelShape.from_config(PretrainedConfig(), 1, ())
+        ModelShape._from_config(PretrainedConfig(), 1, ())
 
 
 def test_plan_prints_what_the_run_would_settle(capsys: pytest.CaptureFixture[str]) -> None:
