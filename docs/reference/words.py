@@ -239,7 +239,6 @@ CLASS_WORDS: dict[str, str] = {
     # Demonstrations.
     "GivenDialogues.path": "File of JSON lines.",
     "GivenDialogues.min_searches": "Searches that a dialogue must have.",
-    "GivenDialogues.all_verdicts": "Whether dialogues with a wrong answer count too.",
     "MixedDemonstrations.parts": "Sources, in the order in which they draw.",
     "MixedDemonstrations.seed": "Seed of what is drawn.",
     "Part.demonstrations": "The source.",

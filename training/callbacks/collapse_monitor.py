@@ -163,16 +163,11 @@ class CollapseMonitor(Callback):
             print(_aloud(event), flush=True)
 
 
-def read_events(run: Path) -> list[dict[str, Any]]:
-    """The alarms of a run, oldest first; none if there were none."""
-    path = run / EVENTS_FILE
-    return list(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else []
-
-
 def describe_alarms(run: Path) -> str:
     """What the monitor reports about a finished run, in lines for people."""
-    events = read_events(run)
-    return " ".join(_aloud(event) for event in events) or "The collapse monitor saw no collapse."
+    path = run / EVENTS_FILE
+    events = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return " ".join(map(_aloud, events)) or "The collapse monitor saw no collapse."
 
 
 def _aloud(event: dict[str, Any]) -> str:

@@ -17,6 +17,10 @@ from medagent.retrieval.tools import Toolbox
 from medagent.training.agent_data import AgentData
 from medagent.training.module import AgentModule
 
+# What a model card names of a run's configuration.
+DATA_PARTS = tuple("benchmark demonstrations pairs reward advantage off_policy num_questions num_samples".split())
+MODEL_PARTS = ("policy_lora", "policy_lr", "kl_coef", "policy_loss", "preference_loss")
+
 
 class AgentExport(Callback):
     """Writes `agent/` in the run's folder after the last iteration (and after every `every`-th, if set).
@@ -103,23 +107,8 @@ def how_made(trainer: Trainer, iterations: int | None = None) -> dict[str, str]:
     config = yaml.safe_load(path.read_text(encoding="utf-8"))
     parts = {
         "callbacks": config["trainer"]["callbacks"],
-        **{
-            name: config["data"].get(name)
-            for name in (
-                "benchmark",
-                "demonstrations",
-                "pairs",
-                "reward",
-                "advantage",
-                "off_policy",
-                "num_questions",
-                "num_samples",
-            )
-        },
-        **{
-            name: config["model"].get(name)
-            for name in ("policy_lora", "policy_lr", "kl_coef", "policy_loss", "preference_loss")
-        },
+        **{name: config["data"].get(name) for name in DATA_PARTS},
+        **{name: config["model"].get(name) for name in MODEL_PARTS},
     }
     return made | {name: _in_words(value) for name, value in parts.items() if value is not None}
 

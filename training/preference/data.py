@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader
 
 from medagent.agent import Agent
 from medagent.errors import ConfigError
-from medagent.models.text_length import check_text_length
 from medagent.retrieval.retriever import Retriever
 from medagent.training.agent_data import AgentSettings
 from medagent.training.engines import Engine, InProcessEngine
@@ -71,13 +70,7 @@ class PreferenceData(PassData[PreferencePair]):
 
     def setup(self, stage: str) -> None:
         """Refuse what does not fit together, before anything is sampled."""
-        trainer = self.trainer
-        if trainer is None or not isinstance(trainer.lightning_module, PreferenceModule):
-            raise ConfigError("PreferenceData serves a trainer that fits a PreferenceModule.")
-        module, settings = trainer.lightning_module, self.agent_settings
-        check_text_length(
-            module.shared_base.peft.config, settings.limits.max_total_tokens, f"the base {module.base_name}"
-        )
+        (_, module), settings = self.fitted(PreferenceModule), self.agent_settings
         self.questions = self.source.questions(settings.protocol)
         if not self.questions:
             raise ConfigError("data.pairs: found no question. Give a benchmark, or a file, that has some.")
@@ -94,10 +87,7 @@ class PreferenceData(PassData[PreferencePair]):
 
         It is asked for once the weights are where they train, so this is where pairs are sampled.
         """
-        trainer = self.trainer
-        assert trainer is not None
-        module = trainer.lightning_module
-        assert isinstance(module, PreferenceModule)
+        trainer, module = self.fitted(PreferenceModule)
         folder = Path(trainer.default_root_dir) / "pairs"
         self._sample(module, trainer, folder)
         read = self.source.read(folder, self.agent_settings, module.tokenizer)
@@ -147,10 +137,7 @@ def to_prefer(pairs: Sequence[PreferencePair], *, pad_id: int, weight: float) ->
 
 
 class HeldOutPairs(HeldOutMetrics):
-    """Logs loss and accuracy on held-out pairs after each epoch, as `medagent.training.preference.module` has them.
-
-    Training accuracy rises for as long as pairs are repeated. Held-out loss rises where the model learns them by heart.
-    """
+    """Logs loss and accuracy on held-out pairs after each epoch. The loss rises where the model learns by heart."""
 
     num_sums = len(HELD_OUT)
 

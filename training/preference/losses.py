@@ -22,17 +22,10 @@ from medagent.errors import ConfigError
 class PairTerms:
     """The inputs of a loss, each [P] and a sum over the action tokens of one rollout of each pair, in nats."""
 
-    chosen_logratio_P: Tensor
-    """log pi - log pi_ref of the right rollouts, with gradient."""
+    chosen_logratio_P: Tensor  # log pi - log pi_ref of the right rollouts, with gradient
     rejected_logratio_P: Tensor
-    """The same of the wrong rollouts."""
-    chosen_kl_P: Tensor
-    """KL(pi_ref || pi) of the right rollouts at each action token, over the whole vocabulary, with gradient.
-
-    0 where the loss does not read the vocabulary.
-    """
+    chosen_kl_P: Tensor  # KL(pi_ref || pi) over the vocabulary, with gradient; 0 where the loss does not read it
     rejected_kl_P: Tensor
-    """The same of the wrong rollouts."""
 
 
 class PreferenceLoss(ABC):
@@ -100,11 +93,7 @@ class TDPO2(PreferenceLoss):
 
 
 def positive(name: str, value: float) -> float:
-    """The value.
-
-    Raises:
-        ConfigError: it is not finite and above 0.
-    """
+    """The value; ConfigError unless it is finite and above 0."""
     if not (math.isfinite(value) and value > 0):
         raise ConfigError(f"{name}: found {value}, wanted a finite number above 0.")
     return value

@@ -181,11 +181,7 @@ class GivenPairs(Pairs):
 
 
 def graded_row(row: Any, number: int, protocol: TurnProtocol, *, success: bool | None = None) -> Rollout:
-    """The rollout of a row; `success` says whether it is right, or else its verdict or gold answer.
-
-    Raises:
-        ValueError: the row is no rollout, or nothing tells whether it is right.
-    """
+    """The rollout of a row, right by `success`, or else by its verdict or gold; ValueError where nothing tells."""
     rollout = given_rollout(row, number, protocol)
     if success is None and "verdict" not in row and not rollout.question.answer:
         raise ValueError("neither verdict nor gold: nothing tells whether it is right")

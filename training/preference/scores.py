@@ -29,12 +29,9 @@ Scores = tuple[Tensor, Tensor, Tensor]
 class PairScores:
     """Each [B, T], 0 off the mask."""
 
-    logprobs_BT: Tensor
-    """Log-probs under the policy, with gradient."""
+    logprobs_BT: Tensor  # under the policy, with gradient
     reference_logprobs_BT: Tensor
-    """Log-probs under the reference."""
-    kl_BT: Tensor
-    """KL(reference || policy) before each action token, over the whole vocabulary, with gradient; 0 where not read."""
+    kl_BT: Tensor  # KL(reference || policy) over the vocabulary, with gradient; 0 where it is not read
 
 
 def pair_scores(
@@ -49,9 +46,8 @@ def pair_scores(
 ) -> PairScores:
     """Scores of the marked tokens at the sampling temperature. `vocabulary`: whether the KL is read."""
     reference_UH = shared_base.reference_states(token_ids_BT, attention_BT, mask_BT).states_UH
-    found = shared_base.policy_states(
-        token_ids_BT, attention_BT, mask_BT
-    )  # last, so that the policy's adapter stays on
+    # Last, so that the policy's adapter stays on.
+    found = shared_base.policy_states(token_ids_BT, attention_BT, mask_BT)
     head, rows = frozen_head(shared_base.base), execution.logits_rows
     if head is not None:
         rows = min(rows, CPU_ROWS) if found.states_UH.device.type == "cpu" else rows

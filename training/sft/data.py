@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import rollout_seed
 from medagent.errors import ConfigError
+from medagent.models.text_length import check_text_length
 from medagent.policies.turn_ends import first_end
 from medagent.protocol import Piece, TurnProtocol, encode
 from medagent.retrieval.passages import Hit
@@ -199,13 +200,11 @@ class HasQuestion(Protocol):
 
 
 Item = TypeVar("Item", bound=HasQuestion)
+Module = TypeVar("Module", bound=AgentModule)
 
 
 def split(items: Sequence[Item], held_out: float, *, seed: int) -> tuple[list[Item], list[Item]]:
-    """The items to train on and those held out, in their order; no question is in both.
-
-    A question's hash decides, so it is on the same side whatever other questions there are, but for the last ones.
-    """
+    """The items to train on and those held out, in their order. A question's hash decides, so none is in both."""
 
     def place(key: tuple[str, ...]) -> bytes:
         return sha256("|".join((str(seed), *key)).encode("utf-8", "replace")).digest()
@@ -218,10 +217,9 @@ def split(items: Sequence[Item], held_out: float, *, seed: int) -> tuple[list[It
 
 
 class PassData(AgentData, Generic[Item]):
-    """Items that are trained on again and again, in batches.
+    """Items that are trained on in epochs. A step takes `batch_size` on each rank, or a few more if they do not divide.
 
-    An epoch is one pass over all of them. An optimizer step takes `batch_size` on each rank, and a few more where they
-    do not divide. `held_out` of the questions are never trained on: a share below 1, or a number.
+    `held_out` of the questions are never trained on: a share below 1, or a number.
     """
 
     shuffled_as: ClassVar[str]  # part of the seed of the order
@@ -249,6 +247,15 @@ class PassData(AgentData, Generic[Item]):
         self.items: list[Item] = []
         self.held_out: list[Item] = []
 
+    def fitted(self, kind: type[Module]) -> tuple[Trainer, Module]:
+        """The trainer and its module, whose base must read texts as long as the limits allow."""
+        trainer = self.trainer
+        if trainer is None or not isinstance(trainer.lightning_module, kind):
+            raise ConfigError(f"{type(self).__name__} serves a trainer that fits a {kind.__name__}.")
+        module, longest = trainer.lightning_module, self.agent_settings.limits.max_total_tokens
+        check_text_length(module.shared_base.peft.config, longest, f"the base {module.base_name}")
+        return trainer, module
+
     @abstractmethod
     def length_of(self, item: Item) -> int:
         """Tokens of an item."""
@@ -259,10 +266,7 @@ class PassData(AgentData, Generic[Item]):
 
     @abstractmethod
     def step_of(self, items: Sequence[Item], *, pad_id: int, total: int, factor: float) -> Experience:
-        """A rank's items of an optimizer step as experience, `rows_of_item` rows for each.
-
-        `total` is the weight of all items of the step, over ranks. `factor` is what DDP divides by.
-        """
+        """A rank's part of a step that weighs `total` over ranks; `factor` is what DDP divides by."""
 
     def take(self, trainer: Trainer, items: Sequence[Item], name: str, *, read: int, left_out: str) -> None:
         """Hold some of the items out, and print how many there are, of `read` ones.
@@ -283,10 +287,7 @@ class PassData(AgentData, Generic[Item]):
             print(f"{len(self.items)} {name}{kept_back}. Left out: {left_out}.", flush=True)
 
     def held_out_passes(self, trainer: Trainer, module: AgentModule) -> list[Experience]:
-        """The held-out items of this rank, as many per pass as training takes.
-
-        With a sharded base all ranks make equally many passes. Surplus passes read a row without actions.
-        """
+        """The rank's held-out items. Ranks that share a base make equally many passes, some without actions."""
         own = sorted(self.held_out[trainer.global_rank :: trainer.world_size], key=self.length_of)
         at_a_time, parts = max(1, self.batch_size // self.num_micro_batches), []
         for start in range(0, len(own), at_a_time):

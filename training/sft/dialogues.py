@@ -70,17 +70,11 @@ class Demonstrations(ABC):
     def make(  # noqa: B027
         self, settings: AgentSettings, retriever: Retriever, folder: Path, tokenizer: PreTrainedTokenizerBase
     ) -> None:
-        """Write to `folder` what is not there yet; one process does so. Given dialogues need nothing.
-
-        `tokenizer` is that of the model that imitates: `settings.limits` count its tokens.
-        """
+        """Write to `folder` what is not there yet, in one process. `settings.limits` count tokens of `tokenizer`."""
 
     @abstractmethod
     def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
-        """The dialogues as texts; every process reads them, and all read the same.
-
-        Their tokens are made later, with the tokenizer of the model that imitates.
-        """
+        """The dialogues as texts, without tokens; every process reads the same."""
 
 
 class RejectionSampled(Demonstrations):
@@ -135,22 +129,16 @@ class RejectionSampled(Demonstrations):
     ) -> None:
         """See `Demonstrations.make`."""
         asked = open_agent(self._name, index=None, lockstep=True, model=self._model, retriever=retriever)
-        # A chat endpoint's limits count bytes, so its own stay; only the number of turns is this run's.
-        limits = replace(asked.limits, max_turns=settings.limits.max_turns)
-        agent = Agent(
-            asked.policy,
-            retriever,
-            settings.protocol,
-            limits if self._name.startswith(URL) else settings.limits,
-            settings.top_k,
-        )
-        with sampling_bar(
-            "sampling demonstrations", len(self._questions) * self._plan.samples * len(self._plan.modes)
-        ) as show:
+        limits, remote = settings.limits, self._name.startswith(URL)
+        if remote:  # its limits count bytes, so its own stay; only the number of turns is this run's
+            limits = replace(asked.limits, max_turns=settings.limits.max_turns)
+        agent = Agent(asked.policy, retriever, settings.protocol, limits, settings.top_k)
+        total = len(self._questions) * self._plan.samples * len(self._plan.modes)
+        with sampling_bar("sampling demonstrations", total) as show:
 
             def done(made: Prediction) -> None:
                 show([made.rollout])
-                if made.rollout.prompt_ids and not self._name.startswith(URL):
+                if made.rollout.prompt_ids and not remote:
                     with (folder / READ_TOKENS).open("a", encoding="utf-8") as file:
                         file.write(f"{tokens_to_sample([made.rollout])}\n")
 
@@ -272,12 +260,12 @@ class GivenDialogues(Demonstrations):
     """Dialogues of JSON lines, such as those that `medagent evaluate` and rollout records write.
 
     A line has at least "question" and "turns". A turn has "text" and, after a search, "passages". A passage has "text"
-    and optionally "id", "title" and "source". Only right answers count, unless `all_verdicts`: a line's "verdict" says
-    so. A line without a verdict is graded by its "gold" answer, and counts where it has none.
+    and optionally "id", "title" and "source". Only right answers count, as a line's "verdict" says. A line without a
+    verdict is graded by its "gold" answer, and counts where it has none.
     """
 
-    def __init__(self, path: str, min_searches: int = 0, all_verdicts: bool = False) -> None:
-        self._path, self._min_searches, self._all = Path(path), min_searches, all_verdicts
+    def __init__(self, path: str, min_searches: int = 0) -> None:
+        self._path, self._min_searches = Path(path), min_searches
         if not self._path.exists():
             raise ConfigError(f"demonstrations {path}: there is no such file. Give JSON lines.")
 
@@ -286,7 +274,7 @@ class GivenDialogues(Demonstrations):
 
         def judged(row: Any, number: int) -> tuple[Rollout, bool]:
             rollout = given_rollout(row, number, protocol)
-            return rollout, self._all or is_right(row, rollout)
+            return rollout, is_right(row, rollout)
 
         found: list[Rollout] = []
         left_out: Counter[LeftOut] = Counter()

@@ -101,11 +101,7 @@ class ScriptedDemonstrations(Demonstrations):
     def make(
         self, settings: AgentSettings, retriever: Retriever, folder: Path, tokenizer: PreTrainedTokenizerBase
     ) -> None:
-        """See `Demonstrations.make`. It takes seconds per thousand questions, so it is done whole or not at all.
-
-        Raises:
-            ConfigError: the limits allow no search, or the protocol has no thoughts.
-        """
+        """See `Demonstrations.make`. It takes seconds per thousand questions, so it is done whole or not at all."""
         self._check(settings)
         identity = self._identity(settings, retriever, tokenizer)
         if (folder / SUMMARY).exists() and _summary(folder)["identity"] == identity:

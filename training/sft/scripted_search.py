@@ -102,10 +102,7 @@ class Rarity:
         return max(map(self.weight, stems(word)), default=0.0)
 
     def share(self, wanted: frozenset[str], text: str) -> float:
-        """The share of the wanted stems, by weight, that a text holds.
-
-        Stems that no text holds are ignored: they are words of the question alone.
-        """
+        """The share of the wanted stems, by weight, that a text holds; those that no text holds do not count."""
         known = [stem for stem in sorted(wanted) if self.holding[stem]]
         total = sum(map(self.weight, known))
         held = stems(text)
@@ -136,10 +133,7 @@ def first_query(question: str, rarity: Rarity) -> str:
 
 
 def bridges(question: str, title: str, text: str, rarity: Rarity) -> list[str]:
-    """Names and terms of a passage that the question lacks, most telling first.
-
-    Its title, then names and rare words of its sentence that shares most with the question.
-    """
+    """What the question lacks: a passage's title, then names and terms of the sentence nearest to the question."""
     asked = stems(question)
     sentences = [text[start:end] for start, end in sentence_spans(text)] or [text]
     sentence = max(sentences, key=lambda each: rarity.share(asked, each))
@@ -183,13 +177,10 @@ Shown = list[tuple[Hit, str]]
 
 @dataclass(frozen=True)
 class Evidence:
-    """A passage that shows the answer.
+    """A passage that shows the answer."""
 
-    `number` counts from 1 within its search. `wording` is the answer as the passage words it, empty where it judges.
-    """
-
-    number: int
-    wording: str
+    number: int  # from 1 within its search
+    wording: str  # of the answer, as the passage words it; empty where it judges
 
 
 def shown(hits: Sequence[Hit], settings: AgentSettings, tokenizer: PreTrainedTokenizerBase) -> Shown:

@@ -20,7 +20,6 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from medagent.errors import ConfigError
-from medagent.models.text_length import check_text_length
 from medagent.retrieval.retriever import Retriever
 from medagent.training.agent_data import AgentSettings
 from medagent.training.callbacks.held_out import HeldOutEvaluation
@@ -38,10 +37,7 @@ from medagent.types import Question, Rollout
 
 
 class SupervisedModule(AgentModule):
-    """The policy alone, taught by negative log-likelihood.
-
-    The loss is the mean over the action tokens of an optimizer step, in nats.
-    """
+    """The policy alone. The loss is the mean negative log-likelihood of an optimizer step's action tokens, in nats."""
 
     def __init__(
         self,
@@ -133,9 +129,7 @@ class SupervisedData(PassData[Rollout]):
 
     def setup(self, stage: str) -> None:
         """Collect the dialogues, or read those that the run's folder holds."""
-        trainer = self.trainer
-        if trainer is None or not isinstance(trainer.lightning_module, SupervisedModule):
-            raise ConfigError("SupervisedData serves a trainer that fits a SupervisedModule.")
+        trainer, module = self.fitted(SupervisedModule)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         watched = any(isinstance(callback, HeldOutEvaluation) for callback in callbacks)
         if isinstance(trainer.strategy, ShardedBase) and watched:
@@ -143,12 +137,8 @@ class SupervisedData(PassData[Rollout]):
                 "HeldOutEvaluation in medagent sft with ShardedBase: answers would need a whole copy of the base on "
                 "each rank. Leave it out, and measure the export."
             )
-        # Before anything is sampled: whether the base reads such texts, and prompts can be made at all.
-        module, settings = trainer.lightning_module, self.agent_settings
-        check_text_length(
-            module.shared_base.peft.config, settings.limits.max_total_tokens, f"the base {module.base_name}"
-        )
-        settings.protocol.encode_prompt(module.tokenizer, Question("probe", "probe"))
+        settings = self.agent_settings
+        settings.protocol.encode_prompt(module.tokenizer, Question("probe", "probe"))  # can prompts be made?
         folder = Path(trainer.default_root_dir) / "demonstrations"
         made = folder.with_name("demonstrations.made")
         if trainer.is_global_zero:
@@ -195,19 +185,13 @@ def to_imitate(tensors: RolloutTensors, loss_weights_BT: Tensor) -> Experience:
     ones_BT = tensors.mask_BT.float()
     zeros_BT = 0.0 * ones_BT
     return Experience(
-        token_ids_BT=tensors.token_ids_BT,
-        attention_BT=tensors.attention_BT,
-        mask_BT=tensors.mask_BT,
-        turn_ids_BT=tensors.turn_ids_BT,
+        **vars(replace(tensors, experts_BTLK=None)),
         ratio_segments_BT=ratio_segments("token", tensors.mask_BT, tensors.turn_ids_BT),
-        groups_B=tensors.groups_B,
         evidence_BKF=zeros_BT.new_zeros(len(zeros_BT), 1, 0),
-        rollout_logprobs_BT=tensors.rollout_logprobs_BT,
         old_logprobs_BT=tensors.rollout_logprobs_BT,
         truncation_BT=ones_BT,
         reference_logprobs_BT=zeros_BT,
         values_BT=zeros_BT,
-        rewards_BT=tensors.rewards_BT,
         advantages_BT=ones_BT,
         returns_BT=zeros_BT,
         loss_weights_BT=loss_weights_BT,
@@ -247,10 +231,7 @@ class HeldOutMetrics(Callback):
 
 
 class EpochLine(Callback):
-    """Prints a line per epoch: means over its steps, and what was measured on held-out questions and items.
-
-    Both map metrics to how the line words them.
-    """
+    """Prints a line per epoch: means over its steps, and held-out metrics, worded as the two mappings say."""
 
     of_steps: ClassVar[Mapping[str, str]]
     of_held_out: ClassVar[Mapping[str, str]]

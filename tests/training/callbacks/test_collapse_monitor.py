@@ -16,7 +16,7 @@ from medagent.agent_folder import load_agent
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.training.callbacks import HeldOutEvaluation, collapse_monitor
-from medagent.training.callbacks.collapse_monitor import CollapseMonitor, read_events
+from medagent.training.callbacks.collapse_monitor import CollapseMonitor
 from medagent.training.callbacks.collapse_signs import HELD_OUT, CollapseDetector, Thresholds
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
@@ -204,7 +204,7 @@ def sabotaged(run: Path, index: Path, *, action: str, **thresholds: object) -> l
 @pytest.mark.long
 def test_going_back_restores_weights_and_moments_and_halves_the_step(train_index: Path, tmp_path: Path) -> None:
     run = train_command(sabotaged(tmp_path / "run", train_index, action="rollback"))
-    (event,) = read_events(run)
+    (event,) = json.loads((run / "collapse.json").read_text())
     assert (event["iteration"], event["action"]) == (3, "rollback")
     back = event["back_to"] - 1
     assert back < 2, "an iteration from before the sabotage"
@@ -230,7 +230,7 @@ def test_a_stopped_run_exports_the_good_weights_and_stays_stopped(
 ) -> None:
     command = sabotaged(tmp_path / "run", train_index, action="stop")
     run = train_command(command)
-    (event,) = read_events(run)
+    (event,) = json.loads((run / "collapse.json").read_text())
     assert "COLLAPSE at iteration 3" in capsys.readouterr().out
     assert len(read_metrics(run)) == 3
     name = "shared_base.peft.base_model.model.model.layers.0.self_attn.q_proj.lora_B.policy.weight"

@@ -153,7 +153,7 @@ def test_few_searches_and_wrong_verdicts_are_left_out_unless_asked_for(tmp_path:
     rows = [{**ROW, "turns": [SEARCH] * searches + [RIGHT]} for searches in range(1, 4)]
     rows.append({**ROW, "verdict": "wrong"})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    for settings, searches in (({}, [1, 2, 3]), ({"min_searches": 2}, [2, 3]), ({"all_verdicts": True}, [1, 2, 3, 1])):
+    for settings, searches in (({}, [1, 2, 3]), ({"min_searches": 2}, [2, 3])):
         found = GivenDialogues(str(path), **settings).read(tmp_path, SETTINGS.protocol)
         assert [rollout.num_searches for rollout in found] == searches
     with pytest.raises(ConfigError, match="no such file"):

@@ -17,15 +17,13 @@ from medagent.agent_spec import read_spec
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.evaluation.metrics import summarize
-from medagent.evaluation.rollout_files import write_records
+from medagent.evaluation.rollout_files import rollout_from, write_records
 from medagent.evaluation.run import run_benchmark
 from medagent.export import export_merged
 from medagent.models.base_models import STARTER, model_path
-from medagent.protocol import TagProtocol
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import sft_command
 from medagent.training.sft.data import LeftOut, encoded
-from medagent.training.sft.dialogues import GivenDialogues
 from tests.support import CONFIGS
 from tests.training.support import AGENT
 
@@ -100,7 +98,7 @@ def test_texts_come_back_as_the_tokens_that_were_sampled(rollouts, tokenizer, tm
     whole = [rollout for rollout in rollouts if rollout.stop_reason == "answered" and rollout.num_searches]
     assert whole
     write_records(tmp_path / "kept.jsonl", whole)
-    told = GivenDialogues(str(tmp_path / "kept.jsonl"), all_verdicts=True).read(tmp_path, TagProtocol())
+    told = [rollout_from(json.loads(line)) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
     again, left_out = encoded(told, AGENT, tokenizer)
     assert not left_out
     for one, other in zip(again, whole, strict=True):
