@@ -146,6 +146,17 @@ def arguments(run: Path, index: Path, *, epochs: int, algorithm: str = "st_ppo",
     ]
 
 
+def configured(config: Path, run: Path, index: Path, epochs: int, **overrides: object) -> list[str]:
+    """The command line of a run of a packaged configuration."""
+    settings = {
+        "trainer.default_root_dir": run,
+        "trainer.max_epochs": epochs,
+        "data.retriever.init_args.index": index,
+        **overrides,
+    }
+    return ["--config", str(config), *(f"--{name}={value}" for name, value in settings.items())]
+
+
 def numbers(run: Path) -> list[dict[str, float]]:
     """The metrics that must repeat: all but times and speeds."""
     return [

@@ -25,15 +25,11 @@ from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError
 from medagent.evaluation.rollout_files import readable
 from medagent.models.base_models import STARTER, model_path
-from medagent.retrieval.batching import SearchBatcher
-from medagent.retrieval.errors import RetrieverUnavailableError
-from medagent.retrieval.remote import RemoteRetriever
 from medagent.run_folder import LOCK, RunFolder
 from medagent.starter.world import World
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.run import _claim, _refuse_changes, newest_checkpoint
-from tests.retrieval.server import Serving
 from tests.training.support import arguments, numbers
 
 
@@ -188,41 +184,6 @@ def test_a_run_of_an_earlier_version_is_refused_and_left_as_it_is(tmp_path: Path
     with pytest.raises(ConfigError, match=r"earlier version.*wanted.*--trainer\.default_root_dir.*--overwrite true"):
         _claim(folder, {"trainer": {}}, 2, overwrite=False)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-
-
-@pytest.mark.long
-def test_a_run_whose_search_server_went_down_goes_on_when_it_is_back(
-    train_index: Path, tmp_path: Path, monkeypatch
-) -> None:
-    def served(run: str, url: str) -> list[str]:
-        remote = {"data.retriever": "medagent.retrieval.remote.RemoteRetriever", "data.retriever.init_args.url": url}
-        given = arguments(tmp_path / run, train_index, epochs=2, **remote)
-        return [part for part in given if "init_args.retriever" not in part]
-
-    monkeypatch.setitem(SearchBatcher.__init__.__kwdefaults__, "retries", 1)
-    server = Serving(train_index)
-    train_command(served("whole", server.url))
-    search, calls = RemoteRetriever.search_where, []
-
-    def until_it_goes_down(self, queries, **rest):
-        calls.append(len(queries))
-        if len(calls) == 5:
-            server.stop()
-        return search(self, queries, **rest)
-
-    monkeypatch.setattr(RemoteRetriever, "search_where", until_it_goes_down)
-    with pytest.raises(RetrieverUnavailableError, match="cannot be reached"):
-        train_command(served("broken", server.url))
-    assert len(read_metrics(tmp_path / "broken")) < 2
-    again = Serving(train_index, port=server.port)
-    train_command(served("broken", again.url))
-    assert numbers(tmp_path / "broken") == numbers(tmp_path / "whole")
-    rows = read_metrics(tmp_path / "broken")
-    assert all(0 < row["time/search"] <= row["time/search_p95"] < 60 for row in rows), "a slow retriever would show"
-    spec = read_spec(tmp_path / "broken" / "agent").retriever
-    assert spec is not None
-    assert spec.index == again.url
-    again.stop()
 
 
 def test_a_folder_in_which_another_process_trains_is_refused(train_index: Path, tmp_path: Path) -> None:

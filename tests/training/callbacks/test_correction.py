@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,11 +36,12 @@ def test_scales_by_hand(normaliser, gradient: float, bias: float, expected: floa
     assert scale(gradient, bias, 3) == pytest.approx(expected)
 
 
-def norms_by_hand(module, batch) -> tuple[float, float]:
+def surrogate_of(module, batch):
+    """The scores of a batch, and the clipped surrogate on them."""
     scores = module.shared_base.policy_scores(batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=1.0)
-    result = clipped_surrogate(
+    return scores, clipped_surrogate(
         scores.logprobs_BT,
-        old_logprobs_BT=batch.rollout_logprobs_BT,
+        old_logprobs_BT=batch.old_logprobs_BT,
         advantages_BT=batch.advantages_BT,
         mask_BT=batch.mask_BT,
         segments_BT=batch.ratio_segments_BT,
@@ -47,6 +49,10 @@ def norms_by_hand(module, batch) -> tuple[float, float]:
         clip_low=0.2,
         clip_high=0.2,
     )
+
+
+def norms_by_hand(module, batch) -> tuple[float, float]:
+    _, result = surrogate_of(module, replace(batch, old_logprobs_BT=batch.rollout_logprobs_BT))
     norms = []
     for scalar in (result.objective, result.clipped):
         grads = torch.autograd.grad(scalar, module.shared_base.policy_parameters(), retain_graph=True)
@@ -149,17 +155,7 @@ def test_each_rollout_counts_by_its_own_scale(experience, tmp_path, applied_to, 
 
 def by_rollout(module, row):
     """The loss, and the norms over the logits of the gradients of J and of the clipped terms."""
-    scores = module.shared_base.policy_scores(row.token_ids_BT, row.attention_BT, row.mask_BT, temperature=1.0)
-    surrogate = clipped_surrogate(
-        scores.logprobs_BT,
-        old_logprobs_BT=row.old_logprobs_BT,
-        advantages_BT=row.advantages_BT,
-        mask_BT=row.mask_BT,
-        segments_BT=row.ratio_segments_BT,
-        loss_weights_BT=row.loss_weights_BT,
-        clip_low=0.2,
-        clip_high=0.2,
-    )
+    scores, surrogate = surrogate_of(module, row)
     lengths_BT = (1 - 2 * scores.logprobs_BT.detach().exp() + scores.collision_BT).clamp(min=0).sqrt()
     norms = []
     for scalar in (surrogate.objective, surrogate.clipped):

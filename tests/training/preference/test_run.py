@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -22,23 +21,20 @@ from medagent.training.default_callbacks import tokens_to_sample
 from medagent.training.preference.pairs import SampledPairs
 from medagent.training.rollouts.stale_rollouts import read_rollouts
 from tests.support import CONFIGS
+from tests.training.support import configured
 
 CONFIG = CONFIGS / "preference" / "starter.yaml"
 
 
 def arguments(run: Path, index: Path, *, questions: int = 12, epochs: int = 2, **overrides: object) -> list[str]:
     settings = {
-        "trainer.default_root_dir": run,
-        "trainer.max_epochs": epochs,
         "data.num_micro_batches": 2,
         "data.batch_size": 4,
         "data.held_out": 2,
         "data.pairs.init_args.benchmark.init_args.limit_per_kind": questions,
         "data.pairs.init_args.samples": 4,
-        "data.retriever.init_args.index": index,
-        **overrides,
     }
-    return ["--config", str(CONFIG), *(f"--{name}={value}" for name, value in settings.items())]
+    return configured(CONFIG, run, index, epochs, **{**settings, **overrides})
 
 
 @pytest.fixture(scope="module")
@@ -110,13 +106,6 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights(taught: Path, train_i
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     for name in ("compute/forward_tokens", "compute/backward_tokens"):
         assert read_metrics(tmp_path / "run")[-1][name] == read_metrics(taught)[-1][name]
-
-
-def test_passes_of_few_tokens_teach_the_same(taught: Path, train_index: Path, tmp_path: Path) -> None:
-    settings = {"model.execution": json.dumps({"max_tokens": 300, "shared_prefixes": True})}
-    run = preference_command(arguments(tmp_path / "run", train_index, **settings))
-    for ours, theirs in zip(read_metrics(run), read_metrics(taught), strict=True):
-        assert ours["preference/loss"] == pytest.approx(theirs["preference/loss"], abs=2e-4)
 
 
 @pytest.mark.parametrize("loss", ["DPO", "TDPO1"])

@@ -16,7 +16,7 @@ from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import sft_command
 from tests.support import CONFIGS
 from tests.training.sft.support import dialogue
-from tests.training.support import numbers
+from tests.training.support import configured, numbers
 
 CONFIG = CONFIGS / "sft" / "scripted.yaml"
 RULES = {
@@ -46,8 +46,6 @@ def scripted(limit: int, number: int | None = None, **init_args: object) -> dict
 def arguments(run: Path, index: Path, *parts: dict[str, object], epochs: int, **overrides: object) -> list[str]:
     mix = {"class_path": "medagent.training.sft.MixedDemonstrations", "init_args": {"parts": list(parts)}}
     settings = {
-        "trainer.default_root_dir": run,
-        "trainer.max_epochs": epochs,
         "trainer.accelerator": "cpu",
         "model.base_model": "starter",
         "model.dtype": "float32",
@@ -55,11 +53,9 @@ def arguments(run: Path, index: Path, *parts: dict[str, object], epochs: int, **
         "model.execution.max_tokens": 0,
         "data.batch_size": 16,
         "data.demonstrations": json.dumps(mix),
-        "data.retriever.init_args.index": index,
         "data.agent": json.dumps(RULES),
-        **overrides,
     }
-    return ["--config", str(CONFIG), *(f"--{name}={value}" for name, value in settings.items())]
+    return configured(CONFIG, run, index, epochs, **{**settings, **overrides})
 
 
 def given(folder: Path, *answers: str) -> dict[str, object]:

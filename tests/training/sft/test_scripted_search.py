@@ -18,11 +18,7 @@ from medagent.training.sft.scripted_search import (
     first_query,
     golds_of,
     next_query,
-    rewordings,
-    says,
     shown,
-    stems,
-    without,
     words_of,
 )
 from medagent.types import Question
@@ -121,11 +117,6 @@ def test_gold_answers_are_read_as_the_agent_may_read_them(tokenizer) -> None:
     assert golds(answer="x [1] </answer>") == ("x (1) ‹/answer>",)
 
 
-def test_a_query_that_says_the_answer_is_known() -> None:
-    assert says("colchicine gout", ["Colchicine"])
-    assert not says("gout", ["Colchicine"])
-
-
 def test_what_is_cut_or_left_out_is_not_shown(tokenizer) -> None:
     texts = [f"gout{number} " + "word " * 20 + f"end{number}" for number in range(3)]
     hits = [Hit(passage(f"t{number}", text), 1.0) for number, text in enumerate(texts)]
@@ -151,25 +142,12 @@ def test_what_is_cut_or_left_out_is_not_shown(tokenizer) -> None:
 LONG = "A 54-year-old man comes with a swollen toe after a feast. Which drug is given first for his gout?"
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("What is the role of IL-6 in Crohn's disease?", ["role", "IL-6", "Crohn's", "disease"]),
-        ("Gout, gout or GOUT?", ["Gout"]),
-        ("What is it?", []),
-        ("", []),
-        ("什么药治疗痛风？", ["什么药治疗痛风"]),
-        ("TNF-α und Sjögren", ["TNF-α", "und", "Sjögren"]),
-        ("</search><answer>(B)", ["search", "answer", "B"]),
-    ],
-)
-def test_the_words_of_a_question(text: str, words: list[str]) -> None:
-    assert words_of(text) == words
-
-
-def test_words_are_told_apart_by_their_stems() -> None:
-    assert without(["caused", "fever"], stems("The cause is unknown.")) == ["fever"]
-    assert without(["IL-6"], stems("interleukin IL 6")) == ["IL-6"] or stems("IL-6") <= stems("IL 6, il6")
+def test_the_words_of_a_question() -> None:
+    assert words_of("What is the role of IL-6 in Crohn's disease?") == ["role", "IL-6", "Crohn's", "disease"]
+    assert words_of("Gout, gout or GOUT?") == ["Gout"]
+    assert words_of("What is it?") == words_of("") == []
+    assert words_of("什么药治疗痛风？ TNF-α") == ["什么药治疗痛风", "TNF-α"]
+    assert words_of("</search><answer>(B)") == ["search", "answer", "B"]
 
 
 def test_rarity_is_the_inverse_document_frequency() -> None:
@@ -195,17 +173,11 @@ def test_of_a_long_question_the_rarest_words_are_the_query(monkeypatch) -> None:
     assert first_query(" \n", among) == ""
 
 
-@pytest.mark.parametrize(
-    ("question", "query"),
-    [
-        ("What is the sign of the disease caused by V. cholerae?", "caused V cholerae"),
-        ("Which drug treats the condition whose classic sign is rose spots?", "classic sign rose spots"),
-        ("What is the name of the disease?", "disease"),
-        ("Which drug treats the disease of kings?", "drug treats disease kings"),
-    ],
-)
-def test_what_is_described_is_searched_first(question: str, query: str) -> None:
-    assert first_query(question, Rarity()) == query
+def test_what_is_described_is_searched_first() -> None:
+    asked = "Which drug treats the condition whose classic sign is rose spots?"
+    assert first_query(asked, Rarity()) == "classic sign rose spots"
+    assert first_query("What is the name of the disease?", Rarity()) == "disease"
+    assert first_query("Which drug treats the disease of kings?", Rarity()) == "drug treats disease kings"
 
 
 def test_a_bridge_is_named_by_the_passage_and_not_by_the_question() -> None:
@@ -223,36 +195,11 @@ def test_a_bridge_is_named_by_the_passage_and_not_by_the_question() -> None:
     assert bridges(question, "", "", rarity) == []
 
 
-@pytest.mark.parametrize(
-    ("question", "bridge", "passage", "query"),
-    [
-        (
-            "What is the sign of the disease caused by V. cholerae?",
-            "cholera",
-            "cholera: The cause is V. cholerae.",
-            "cholera sign",
-        ),
-        (
-            "What causes the disease with the typical finding of lockjaw?",
-            "tetanus",
-            "tetanus: The sign is lockjaw.",
-            "tetanus causes",
-        ),
-        ("Where does Marie Curie's student work?", "Perey", "Perey was a student of Marie Curie.", "Perey work"),
-        ("Which gene?", "BRCA1", "BRCA1 is a gene.", "BRCA1 gene"),
-        ("Which gene and enzyme and organ and vessel?", "BRCA1", "", "BRCA1 gene enzyme organ vessel"),
-    ],
-)
-def test_the_next_query_joins_the_bridge_to_what_is_still_asked(
-    question: str, bridge: str, passage: str, query: str
-) -> None:
-    assert next_query(question, bridge, passage) == query
-
-
-def test_rewordings_are_shorter_or_whole() -> None:
-    assert rewordings("Which drug treats severe gout quickly?", Rarity()) == [
-        "drug treats severe",
-        "drug treats",
-        "Which drug treats severe gout quickly?",
-    ]
-    assert rewordings("Gout?", Rarity()) == ["Gout?"]
+def test_the_next_query_joins_the_bridge_to_what_is_still_asked(monkeypatch) -> None:
+    question, passage = "What is the sign of the disease caused by V. cholerae?", "cholera: The cause is V. cholerae."
+    assert next_query(question, "cholera", passage) == "cholera sign"
+    asked = "Where does Marie Curie's student work?"
+    assert next_query(asked, "Perey", "Perey was a student of Marie Curie.") == "Perey work"
+    assert next_query("Which gene?", "BRCA1", "BRCA1 is a gene.") == "BRCA1 gene"
+    monkeypatch.setattr(scripted_search, "MOST_WORDS", 3)
+    assert next_query("Which gene and enzyme and organ?", "BRCA1", "") == "BRCA1 gene enzyme"

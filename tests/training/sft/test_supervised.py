@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from medagent.agent import Job
 from medagent.agent_folder import load_agent
@@ -25,7 +24,7 @@ from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import sft_command
 from medagent.training.sft.data import LeftOut, encoded
 from tests.support import CONFIGS
-from tests.training.support import AGENT
+from tests.training.support import AGENT, configured
 
 CONFIG = CONFIGS / "sft" / "own_model.yaml"
 RULES = {
@@ -37,19 +36,15 @@ LIMITS = {"max_turns": 4, "max_turn_tokens": 48, "max_observation_tokens": 160, 
 
 def arguments(run: Path, index: Path, demonstrations: object, *, epochs: int = 3, **overrides: object) -> list[str]:
     settings = {
-        "trainer.default_root_dir": run,
-        "trainer.max_epochs": epochs,
         "model.base_model": "starter",
         "model.dtype": "float32",
         "model.policy_lr": 1e-3,
         "data.num_micro_batches": 2,
         "data.batch_size": 16,
         "data.demonstrations": json.dumps(demonstrations),
-        "data.retriever.init_args.index": index,
         "data.agent": json.dumps({"protocol": RULES, "limits": LIMITS, "top_k": 2}),
-        **overrides,
     }
-    return ["--config", str(CONFIG), *(f"--{name}={value}" for name, value in settings.items())]
+    return configured(CONFIG, run, index, epochs, **{**settings, **overrides})
 
 
 def sampled(samples: int = 4, limit: int = 60) -> dict[str, object]:
@@ -152,28 +147,14 @@ def test_what_is_left_out_is_printed_and_logged(train_index: Path, tmp_path: Pat
 def test_an_export_is_an_ordinary_model(taught: Path, index_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "merged"
     export_merged(taught / "agent", out)
-    agent = load_agent(taught / "agent", index=str(index_folder))
     question = StarterBenchmark("test", limit_per_kind=1).questions()[0]
-    (rollout,) = agent.run_all([Job(question, temperature=0.0)])
-    ids = torch.tensor([rollout.token_ids])
+    agents = [load_agent(folder, index=str(index_folder)) for folder in (taught / "agent", out)]
+    (own,), (again,) = (agent.run_all([Job(question, temperature=0.0)]) for agent in agents)
+    assert own.token_ids == again.token_ids
     plain = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
-    assert AutoTokenizer.from_pretrained(out).get_vocab() == agent.policy.tokenizer.get_vocab()
-    adapted = PeftModel.from_pretrained(
-        AutoModelForCausalLM.from_pretrained(model_path(STARTER), dtype=torch.float32), taught / "agent" / "adapter"
-    ).eval()
+    ids = torch.tensor([own.token_ids])
     with torch.no_grad():
-        wanted = agent.policy.model(ids).logits
-        torch.testing.assert_close(plain(ids).logits, wanted, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(adapted(ids).logits, wanted, rtol=1e-4, atol=1e-4)
-    (again,) = load_agent(out, index=str(index_folder)).run_all([Job(question, temperature=0.0)])
-    assert again.token_ids == rollout.token_ids
+        torch.testing.assert_close(plain(ids).logits, agents[0].policy.model(ids).logits, rtol=1e-4, atol=1e-4)
     card = (out / "README.md").read_text()
     for wanted_line in ("not medical advice", "RejectionSampled", "sft/loss", "at most 4 turns"):
         assert wanted_line in card
-    with pytest.raises(ConfigError, match="holds an export"):
-        export_merged(taught / "agent", out)
-    export_merged(taught / "agent", out, overwrite=True)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").touch()
-    with pytest.raises(ConfigError, match="no export of ours wrote"):
-        export_merged(taught / "agent", tmp_path / "mine", overwrite=True)
