@@ -125,14 +125,20 @@ class CollapseDetector:
         mean = sum(recent) / len(recent)
         # Of means over two iterations, so that one lucky batch is not yet a best.
         self.best = max(self.best, mean)
+        bounds, signs = self.thresholds, self._update_signs(row)
         held_out = [each[HELD_OUT] for each in self.rows[-2:] if HELD_OUT in each]
-        signs = self._held_out_signs(held_out) + self._success_signs(mean) + self._update_signs(row)
-        fallen = _sees(signs, HELD_OUT) or _sees(signs, "reward/success")
+        if len(self.rows) > 1 and self.best >= self.first["reward/success"] + bounds.learnt - TIE:
+            signs = _fall("success", "reward/success", mean, self.best, bounds.success_fall) + signs
+        if len(held_out) == 2:
+            measured = sum(held_out) / 2
+            self.best_held_out = max(self.best_held_out, measured)
+            signs = _fall("held-out accuracy", HELD_OUT, measured, self.best_held_out, bounds.held_out_fall) + signs
+        seen = {sign.metric for sign in signs}
         # A token that blows up the estimate of KL blows up the gradient's norm too: one cause, counted once.
-        causes = {sign.metric for sign in signs} - ({"policy/grad_norm"} if _sees(signs, "kl/reference") else set())
-        alarm = fallen or len(causes - {HELD_OUT}) >= self.thresholds.warnings_for_alarm
-        if self.thresholds.held_out_decides and len(held_out) == 2:
-            alarm = _sees(signs, HELD_OUT)
+        causes = seen - ({"policy/grad_norm"} if "kl/reference" in seen else set())
+        alarm = bool(seen & {HELD_OUT, "reward/success"}) or len(causes) >= bounds.warnings_for_alarm
+        if bounds.held_out_decides and len(held_out) == 2:
+            alarm = HELD_OUT in seen
         return CollapseVerdict(tuple(signs), alarm, good=not signs and row["reward/success"] >= 0.9 * self.best)
 
     def forget_recent(self) -> None:
@@ -147,21 +153,6 @@ class CollapseDetector:
         """Take up the state of a checkpoint."""
         for name in self.state():
             setattr(self, name, copy(state[name]))
-
-    def _held_out_signs(self, held_out: list[float]) -> list[Sign]:
-        if len(held_out) < 2:
-            return []
-        mean = sum(held_out) / 2
-        self.best_held_out = max(self.best_held_out, mean)
-        bound = (1 - self.thresholds.held_out_fall) * self.best_held_out
-        return [Sign(HELD_OUT, mean, bound, "held-out accuracy has fallen from its best")] if mean < bound - TIE else []
-
-    def _success_signs(self, mean: float) -> list[Sign]:
-        bounds = self.thresholds
-        if len(self.rows) < 2 or self.best < self.first["reward/success"] + bounds.learnt - TIE:
-            return []
-        bound = (1 - bounds.success_fall) * self.best
-        return [Sign("reward/success", mean, bound, "success has fallen from its best")] if mean < bound - TIE else []
 
     def _update_signs(self, row: dict[str, float]) -> list[Sign]:
         bounds, before = self.thresholds, self.rows[:-1]
@@ -203,5 +194,7 @@ class CollapseDetector:
         return found
 
 
-def _sees(signs: list[Sign], metric: str) -> bool:
-    return any(sign.metric == metric for sign in signs)
+def _fall(name: str, metric: str, mean: float, best: float, share: float) -> list[Sign]:
+    """A sign where a mean of two iterations lies `share` below the best."""
+    bound = (1 - share) * best
+    return [Sign(metric, mean, bound, f"{name} has fallen from its best")] if mean < bound - TIE else []

@@ -64,7 +64,7 @@ def test_there_is_no_limit_where_all_fits() -> None:
 def test_passes_before_the_update_are_bounded_as_well() -> None:
     """Twelve rows of an update fit beside gradients of a layer; thirty-two rows read at once may not."""
     checkpointed = Execution(gradient_checkpointing=True, logits_rows=1)
-    wide = load(micro_batch_rows=1, rollouts=64)
+    wide = load(micro_batch_rows=1, rollouts=64, device="gpu")
     wide = replace(wide, execution=checkpointed, shape=replace(SHAPE, layers=1, intermediate=100_000))
     assert wide.preparing() > wide.activations()
     room = with_limit(wide, 200) + 1
