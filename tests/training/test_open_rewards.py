@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,6 @@ from medagent.training.rewards import (
     TurnRewards,
     graded,
 )
-from medagent.training.rollouts.stale_rollouts import read_rollouts, write_rollouts
 from medagent.types import Question, Rollout, StopReason, Turn
 
 NOTHING = {"well_formed": 0.0, "abstained": 0.0}  # for an answer that is not right
@@ -167,12 +165,6 @@ def test_a_score_of_ones_own_is_two_methods() -> None:
     assert earned(Length(**NOTHING), "a long answer") == (0.0, False)
     with pytest.raises(TypeError, match="abstract"):
         OpenAnswerReward()
-
-
-def test_rollouts_that_wait_on_disk_keep_a_list(tmp_path: Path) -> None:
-    some = [answered("b; alpha", LISTED), answered("gout", replace(IRON, form="ranked"))]
-    write_rollouts(tmp_path / "some.jsonl", some)
-    assert read_rollouts(tmp_path / "some.jsonl") == some
 
 
 CITED = (

@@ -28,8 +28,9 @@ def batch() -> Experience:
     """One rollout: a prompt token, actions in two turns with an observation between them, padding."""
     mask = torch.tensor([[False, True, True, False, True, False]])
     turns = torch.tensor([[-1, 0, 0, -1, 1, -1]])
-    zeros = torch.zeros_like(row(*range(6)))
+    zeros = torch.zeros(1, 6, dtype=torch.float64)
     old = row(0, -1.0, -2.0, 0, -0.5, 0)
+    nothing = ("reference_logprobs", "values", "rewards", "returns", "value_weights")
     return Experience(
         token_ids_BT=torch.arange(6)[None],
         attention_BT=torch.tensor([[True] * 5 + [False]]),
@@ -41,14 +42,10 @@ def batch() -> Experience:
         rollout_logprobs_BT=old,
         old_logprobs_BT=old,
         truncation_BT=mask.double(),
-        reference_logprobs_BT=zeros,
-        values_BT=zeros,
-        rewards_BT=zeros,
         advantages_BT=row(0, 1.0, -0.5, 0, 3.0, 0),
-        returns_BT=zeros,
         loss_weights_BT=row(0, 0.25, 0.25, 0, 0.5, 0),
-        value_weights_BT=zeros,
         metrics={"reward/mean": 1.0},
+        **{f"{name}_BT": zeros for name in nothing},
     )
 
 

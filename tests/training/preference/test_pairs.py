@@ -39,6 +39,7 @@ def test_a_pair_has_one_prompt_a_right_and_a_wrong_rollout_and_no_rollout_twice(
         sampled(2, 8, success=False),
         sampled(3, 9, success=True, searches=0),
         sampled(3, 10, success=False),
+        rollout(4, 11, [], success=False),
     ]
     pairs, left_out = Pairing(per_question=4, min_searches=1).pairs(rollouts)
     assert len(pairs) == 2, "as many as the rarer kind has"
@@ -50,6 +51,7 @@ def test_a_pair_has_one_prompt_a_right_and_a_wrong_rollout_and_no_rollout_twice(
         "questions without a wrong one": 1,
         "questions without a right answer": 2,
         "right answers that searched less than min_searches": 1,
+        "rollouts without a sampled token": 1,
     }
     one, _ = Pairing(per_question=1).pairs(rollouts)
     assert len(one) == 2, "questions 0 and 3, where a lucky guess counts"
@@ -57,13 +59,6 @@ def test_a_pair_has_one_prompt_a_right_and_a_wrong_rollout_and_no_rollout_twice(
     assert names(again) == names(one), "the draw does not depend on the order"
     drawn = {frozenset(names(Pairing(seed=seed).pairs(rollouts)[0])) for seed in range(8)}
     assert len(drawn) > 1
-
-
-def test_a_rollout_in_which_nothing_was_sampled_is_in_no_pair() -> None:
-    empty = rollout(0, 1, [], success=False)
-    pairs, left_out = Pairing().pairs([sampled(0, 2, success=True), empty])
-    assert pairs == []
-    assert left_out["rollouts without a sampled token"] == 1
 
 
 def written(path: Path, *rows: object) -> GivenPairs:

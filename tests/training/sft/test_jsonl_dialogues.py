@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ SETTINGS = AgentSettings(TagProtocol(instructions=""), Limits(4, 400, 400, 3000)
 SEARCH = {"text": "<search>q</search>", "passages": [{"text": "one"}, {"text": "two"}]}
 RIGHT = {"text": "<answer>(B) x [1]</answer>"}
 ROW = {"question": "Q?", "options": {"A": "a thing", "B": "Another"}, "gold": "B", "turns": [SEARCH, RIGHT]}
-OPENS = "{% for m in messages %}U:{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}A:<think>\n{% endif %}"
 
 
 def read(folder: Path, *rows: dict[str, Any], raw: str = "") -> list[Rollout]:
@@ -137,15 +135,6 @@ def test_a_control_token_is_not_imitated_whatever_it_is_called(
     if not special:
         word = {"text": "<answer>(B) allopurinol [1]</answer>"}
         assert isinstance(outcome(own, tmp_path, SEARCH, word), Rollout), "an added word is a word"
-
-
-def test_a_turn_may_go_on_with_the_thought_that_the_template_opened(tokenizer, tmp_path: Path) -> None:
-    own = copy.deepcopy(tokenizer)
-    own.chat_template = OPENS
-    settings = replace(SETTINGS, protocol=TagProtocol(instructions="", chat=True))
-    (rollout,) = read(tmp_path, {**ROW, "turns": [{**SEARCH, "text": "a thought</think><search>q</search>"}, RIGHT]})
-    ((kept,), _) = encoded([rollout], settings, own)
-    assert "A:<think>\na thought</think><search>q</search>" in own.decode(kept.token_ids)
 
 
 def test_few_searches_and_wrong_verdicts_are_left_out_unless_asked_for(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from medagent.evaluation.rollout_files import rollout_from, write_records
 from medagent.evaluation.run import run_benchmark
 from medagent.export import export_merged
 from medagent.models.base_models import STARTER, model_path
-from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import sft_command
 from medagent.training.sft.data import LeftOut, encoded
 from tests.support import CONFIGS
@@ -121,26 +120,6 @@ def test_too_little_is_refused_before_training(train_index: Path, tmp_path: Path
         sft_command(arguments(tmp_path / "cites", train_index, given))
     with pytest.raises(ConfigError, match="no chat template"):
         sft_command(arguments(tmp_path / "chat", train_index, given, **{"data.agent.protocol.init_args.chat": "true"}))
-
-
-def test_what_is_left_out_is_printed_and_logged(train_index: Path, tmp_path: Path, capsys) -> None:
-    path = tmp_path / "own.jsonl"
-    right, cites = ([{"text": f"<answer>y{mark}</answer>"}] for mark in ("", " [1]"))
-    lines = [{"question": f"number {n}", "turns": cites if n == 3 else right} for n in range(5)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    given = {
-        "class_path": "medagent.training.sft.GivenDialogues",
-        "init_args": {"path": str(path), "min_searches": 0},
-    }
-    few = {"data.batch_size": 2, "data.num_micro_batches": 1}
-    run = sft_command(arguments(tmp_path / "run", train_index, given, epochs=1, **few, **{"trainer.callbacks": "[]"}))
-    wanted = "4 demonstrations. Left out: 1 cite a passage that this run does not show under that number.\n"
-    assert wanted in capsys.readouterr().out
-    (row,) = read_metrics(run)
-    assert row["sft/demonstrations"] == 4
-    assert {name: count for name, count in row.items() if name.startswith("sft/left_out_") and count} == {
-        "sft/left_out_citation": 1
-    }
 
 
 @pytest.mark.slow
