@@ -26,7 +26,10 @@ _LEAD = re.compile(r"^[\s*_#>]*(?:the\s+)?(?:final\s+|correct\s+)?answer(?:\s+is
 
 @dataclass(frozen=True)
 class PlainProtocol(TurnProtocol):
-    """One message, in the tokenizer's chat template if `chat` (with `date` as today's), and one reply."""
+    """One message, in the tokenizer's chat template if `chat`, and one reply, of which the last line is the answer.
+
+    A template that writes today's date writes `date`.
+    """
 
     search: ClassVar[Block] = Block("", "")
     answer: ClassVar[Block] = Block("", "")

@@ -5,11 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 
 from medagent.cli.safe_text import escape
-from medagent.evidence.answers import Answer
+from medagent.evidence.answers import Answer, Steps
 from medagent.protocol import NOT_ADVICE, TurnProtocol
-from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.retriever import Retriever
-from medagent.retrieval.tools import replaced_words
 from medagent.types import Question, Turn
 
 
@@ -21,26 +19,23 @@ def show_question(console: Console, question: Question) -> None:
 
 
 class TurnPrinter:
-    """Prints turns as they end, numbering passages as the agent sees them; `retriever` tells what it replaced."""
+    """Prints turns as they end, as `Steps` tells them."""
 
-    def __init__(self, console: Console, protocol: TurnProtocol, retriever: Retriever | None = None) -> None:
-        self._console, self._protocol, self._shown = console, protocol, 0
-        self._retriever = retriever or NoRetriever()
+    def __init__(self, console: Console, protocol: TurnProtocol, retriever: Retriever) -> None:
+        self._console, self._tell = console, Steps(protocol, retriever)
 
     def __call__(self, turn: Turn) -> None:
         """Print one turn."""
-        think = self._protocol.parse(turn.text).think
-        if think:
-            self._console.print(f"  [dim]thinks[/dim]   {escape(think)}")
+        told = self._tell(turn)
+        if told["thought"]:
+            self._console.print(f"  [dim]thinks[/dim]   {escape(told['thought'])}")
         if turn.query is not None:
             self._console.print(f"  [cyan]searches[/cyan] {escape(turn.query)}")
-            for word, near in replaced_words(self._retriever, turn.query).items():
-                self._console.print(
-                    f"     [dim]no passage has {escape(word)!r}, so for {escape(', '.join(near))}[/dim]"
-                )
-        for hit in turn.hits:
-            self._shown += 1
-            self._console.print(f"     [dim]\\[{self._shown}][/dim] {escape(_shortened(hit.passage.shown_text))}")
+        for word, near in told["replaced"].items():
+            self._console.print(f"     [dim]no passage has {escape(word)!r}, so for {escape(', '.join(near))}[/dim]")
+        for shown, hit in zip(told["passages"], turn.hits, strict=True):
+            text = escape(_shortened(hit.passage.shown_text))
+            self._console.print(f"     [dim]\\[{shown['number']}][/dim] {text}")
         if turn.query is None and turn.answer is None:
             self._console.print(f"  [yellow]neither searches nor answers:[/yellow] {escape(turn.text)}")
 
@@ -57,10 +52,9 @@ def show_answer(console: Console, answer: Answer) -> None:
         console.print(f"  [green]answers[/green]  [bold]{escape(answer.text)}[/bold]")
         console.print(f"  [dim]evidence[/dim] {escape(answer.verdict.text)}")
         for cited in answer.citations:
-            passage, (start, end) = cited.passage, cited.sentence
-            named = f"{passage.heading} ({passage.id})" if passage.heading else passage.id
+            named = f"{cited.passage.heading} ({cited.id})" if cited.passage.heading else cited.id
             console.print(f"     [dim]source \\[{cited.number}][/dim] {escape(named)}")
-            console.print(f"        [italic]{escape(_shortened(passage.text[start:end].strip()))}[/italic]")
+            console.print(f"        [italic]{escape(_shortened(cited.quote))}[/italic]")
         if answer.removed_citations:
             console.print(
                 f"     [dim]removed citations of passages that were not shown: {answer.removed_citations}[/dim]"

@@ -1,9 +1,7 @@
 """`medagent demo`: index a corpus, measure a model, train it with ST-PPO, measure again, and report.
 
 A table of stages describes each base. The starter takes minutes and begins anew each time. A pretrained model takes
-hours on two cores, and first learns the protocol from examples written by rule. Each of its stages is kept in the
-folder, so the same command resumes where it was interrupted. The test questions are about conditions that no training
-sees.
+hours on two cores; each of its stages is kept in the folder, so the same command resumes where it was interrupted.
 """
 
 from __future__ import annotations
@@ -53,11 +51,7 @@ LOCK = ".demo"  # a folder, which stays
 
 
 def run_demo(out: Path, settings: DemoSettings, *, overwrite: bool = False) -> dict[str, Any]:
-    """Run the demonstration in the folder `out`, or resume that of a pretrained model, and return the report.
-
-    Raises:
-        ConfigError: another process is at work there, or the folder holds something else.
-    """
+    """Run the demonstration in the folder `out`, or resume that of a pretrained model, and return the report."""
     resumes = settings.base != STARTER
     if not resumes and (out / "demo.json").exists():
         raise ConfigError(
@@ -75,20 +69,18 @@ def run_demo(out: Path, settings: DemoSettings, *, overwrite: bool = False) -> d
 
 
 class _Demo:
-    """Runs the stages. Those of a pretrained model leave their answers and a mark in the folder."""
-
     def __init__(self, out: Path, settings: DemoSettings, stages: Sequence[DemoStage]) -> None:
         self._out, self._settings, self._stages = out, settings, stages
         self._resumes = settings.base != STARTER
         self._console, self._started = Console(highlight=False), time.monotonic()
         self._world = World.load()
+        self._questions = self._world.questions("test", limit_per_kind=settings.questions_per_kind)
         self._changed = self._world.counterfactual("test")
         self._permuted_index = out / ("index-permuted" if self._resumes else "index-counterfactual")
         self._asked: dict[tuple[str, str], list[Rollout]] = {}
         self._train_s = 0.0
 
     def run(self) -> dict[str, Any]:
-        """All stages, then the report."""
         learner = "a small language model, taught on made-up names only,"
         if self._resumes:
             learner = f"{self._settings.base}, a pretrained language model,"
@@ -123,7 +115,6 @@ class _Demo:
         return report
 
     def _report(self, columns: demo_report.Columns) -> dict[str, Any]:
-        """What report.json holds."""
         last = self._stages[-1].name
         if self._resumes:
             marks = [
@@ -149,19 +140,12 @@ class _Demo:
             "threads": torch.get_num_threads(),
         }
 
-    @cached_property
-    def _questions(self) -> list[Question]:
-        return self._world.questions("test", limit_per_kind=self._settings.questions_per_kind)
-
     def _questions_of(self, part: str) -> list[Question]:
         """All test questions; with a pretrained model half of them in a control."""
-        if part == Mode.SEARCH:
-            return self._questions
-        limit = self._settings.questions_per_kind
-        limit = max(1, limit // 2) if self._resumes else limit
-        if part == PERMUTED:
-            return self._changed.questions("test", limit_per_kind=limit, lures=self._world)
-        return self._world.questions("test", limit_per_kind=limit)
+        halved = self._resumes and part != Mode.SEARCH
+        limit = max(1, self._settings.questions_per_kind // 2) if halved else self._settings.questions_per_kind
+        world, lures = (self._changed, self._world) if part == PERMUTED else (self._world, None)
+        return world.questions("test", limit_per_kind=limit, lures=lures)
 
     @cached_property
     def _retriever(self) -> HybridRetriever:
@@ -169,7 +153,6 @@ class _Demo:
 
     @cached_property
     def _task(self) -> dict[str, Any]:
-        """The task's settings of the agent: protocol, limits, and how many passages a search shows."""
         found = yaml.safe_load((CONFIGS / self._stages[-2].configs[0]).read_text(encoding="utf-8"))
         task: dict[str, Any] = found["data"]["agent"]
         return task
@@ -190,7 +173,6 @@ class _Demo:
                 self._note_done(f"{folder.name} built")
 
     def _learn(self, stage: DemoStage) -> None:
-        """Train by the command line that a person would give, unless that is done."""
         if self._done(stage.name):
             return
         self._console.print(f"\n[bold]{stage.name[0].upper()}{stage.name[1:]}[/bold]")
@@ -226,29 +208,19 @@ class _Demo:
         return found
 
     def _agent(self, stage: DemoStage) -> Agent:
-        """The agent of a stage, over the whole corpus."""
-        folder = self._out / stage.folder
-        if stage.folder == "base":
-            folder = self._untrained() if self._resumes else Path(model_path(STARTER))
+        """The agent of a stage, over the whole corpus; a base has the prompt and limits of the trained agent."""
+        folder, base = self._out / stage.folder, self._settings.base
+        if stage.folder == "base" and not self._resumes:
+            folder = Path(model_path(STARTER))
+        elif stage.folder == "base":
+            folder = self._out / "untrained"
+            folder.mkdir(exist_ok=True)
+            dtype = resolve_precision(AUTO, base, device=fastest_device()).dtype
+            limits, top_k = Limits(**self._task["limits"]), self._task["top_k"]
+            write_spec(folder, AgentSpec(base, dtype, self._protocol, limits, top_k, retriever=None))
         return load_agent(folder, retriever=self._retriever)
 
-    def _untrained(self) -> Path:
-        """A folder with the base by itself, with the prompt and limits of the trained agent."""
-        folder, base = self._out / "untrained", self._settings.base
-        folder.mkdir(exist_ok=True)
-        spec = AgentSpec(
-            base_model=base,
-            dtype=resolve_precision(AUTO, base, device=fastest_device()).dtype,
-            protocol=self._protocol,
-            limits=Limits(**self._task["limits"]),
-            top_k=self._task["top_k"],
-            retriever=None,
-        )
-        write_spec(folder, spec)
-        return folder
-
     def _measure(self, stage: DemoStage) -> dict[str, dict[str, Any]]:
-        """The figures of an agent in each part, which is asked unless that is done."""
         left = [part for part in stage.parts if not self._done(f"{stage.name}, {part}")]
         if left:
             self._console.print(f"\n[bold]{stage.name.capitalize()}[/bold]: {len(self._questions)} test questions")
@@ -266,10 +238,7 @@ class _Demo:
         return row
 
     def _ask(self, agent: Agent, name: str, part: str) -> None:
-        """Ask all questions in one way. A part that was interrupted is asked again from its beginning.
-
-        In bfloat16 an answer may depend on which questions are asked beside it.
-        """
+        """Ask all questions in one way, from the beginning: in bfloat16 those asked together may matter."""
         questions, seed = self._questions_of(part), self._settings.seed
         if part == PERMUTED:
             agent = replace(agent, retriever=HybridRetriever(str(self._permuted_index)))

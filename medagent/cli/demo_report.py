@@ -148,15 +148,10 @@ def print_table(console: Console, columns: Columns, report: Mapping[str, Any]) -
     console.print(comparison(report).replace("[", "\\["))
 
 
-def showcase(rollouts: Sequence[Rollout]) -> Rollout:
-    """A right two-hop answer after several searches, if there is one; the same at each call."""
-    good = [r for r in rollouts if grade(r).correct and r.question.kind == "two_hop" and r.num_searches > 1]
-    return random.Random(0).choice(good or rollouts)
-
-
 def show_one(console: Console, protocol: TurnProtocol, rollouts: Sequence[Rollout], retriever: Retriever) -> Rollout:
-    """Show one rollout turn by turn, and return it."""
-    chosen = showcase(rollouts)
+    """Show one rollout turn by turn, and return it: a right two-hop answer after several searches, if there is one."""
+    good = [r for r in rollouts if grade(r).correct and r.question.kind == "two_hop" and r.num_searches > 1]
+    chosen = random.Random(0).choice(good or rollouts)
     console.print("[bold]One question aloud[/bold]")
     show_question(console, chosen.question)
     printer = TurnPrinter(console, protocol, retriever)
@@ -192,11 +187,7 @@ def write_page(
 
 
 def finish_agent(out: Path, questions: Sequence[Question]) -> None:
-    """Let the exported agent search the whole corpus, and write the questions that `medagent serve` offers.
-
-    Training searched a part of the corpus. The page offers three test questions of each kind, the third without its
-    options. Its study mode takes all.
-    """
+    """Let the exported agent search the whole corpus, and write the questions that `medagent serve` offers."""
     agent, index = out / "agent", str((out / "index").resolve())
     spec = read_spec(agent)
     assert spec.retriever is not None

@@ -26,10 +26,9 @@ PARTS = (
 
 @dataclass(frozen=True)
 class DemoStage:
-    """A training, or questions in some ways (`parts`) to an agent.
+    """A training in `folder`, or questions in some ways (`parts`) to the agent there, or to the "base" itself.
 
-    `folder` is that of the training, or of the agent that is asked; "base" asks the base itself. `column` names an
-    agent's figures in the report.
+    `column` names an agent's figures in the report.
     """
 
     name: str
@@ -64,8 +63,7 @@ PRETRAINED_STAGES = (
 class DemoSettings:
     """What decides the numbers of a demonstration. A folder resumes only with the same settings.
 
-    `demonstrations` is the number of questions that examples are written for, half of each kind. It and `iterations`
-    are None for the number in the configuration files.
+    `demonstrations` (questions that examples are written for) and `iterations` are None for those of the files.
     """
 
     base: str
@@ -88,11 +86,7 @@ class DemoSettings:
 
 
 def begin(out: Path, settings: DemoSettings, *, overwrite: bool) -> None:
-    """Note the settings of a new demonstration, and compare those of one that is resumed.
-
-    Raises:
-        ConfigError: the folder holds a demonstration with other settings.
-    """
+    """Note the settings of a new demonstration. Raises `ConfigError` where the folder holds one with others."""
     path, wanted = out / "demo.json", asdict(settings)
     if path.exists() and json.loads(path.read_text(encoding="utf-8")) == wanted and not overwrite:
         return

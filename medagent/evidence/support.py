@@ -134,7 +134,7 @@ class NLIModel:
     """A cross-encoder for natural language inference, by name or folder, such as cross-encoder/nli-deberta-v3-small.
 
     A statement is entailed where the label that begins with "entail" is the likeliest. The longer text of a pair above
-    `max_tokens`, the passage, is truncated.
+    `max_tokens`, the passage, is truncated. Pairs are judged `batch` at once.
 
     Raises:
         InputError: the model cannot be loaded, or has no such label.
