@@ -97,12 +97,7 @@ class Guards:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        hosts: Sequence[str],
-        tokens: Sequence[str] = (),
-        max_body_bytes: int = MAX_BODY_BYTES,
+        self, app: ASGIApp, *, hosts: Sequence[str], tokens: Sequence[str] = (), max_body_bytes: int = MAX_BODY_BYTES
     ) -> None:
         self._app, self._tokens, self._max = app, tuple(tokens), max_body_bytes
         self._hosts = frozenset(map(_host, hosts))

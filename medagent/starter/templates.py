@@ -35,66 +35,30 @@ RELATIONS: dict[str, Relation] = {
     ),
     "cause": Relation(
         "cause",
-        (
-            "The cause is {v}.",
-            "The known cause is {v}.",
-            "Its cause was found to be {v}.",
-        ),
-        (
-            "What is the cause of {c}?",
-            "What causes {c}?",
-            "Which of these causes {c}?",
-        ),
+        ("The cause is {v}.", "The known cause is {v}.", "Its cause was found to be {v}."),
+        ("What is the cause of {c}?", "What causes {c}?", "Which of these causes {c}?"),
         ("the disease caused by {v}", "the condition caused by {v}"),
     ),
     "test": Relation(
         "confirming test",
-        (
-            "The confirming test is {v}.",
-            "The best confirming test is {v}.",
-            "As confirming test, doctors use {v}.",
-        ),
-        (
-            "What is the confirming test for {c}?",
-            "Which test confirms {c}?",
-            "How is {c} confirmed?",
-        ),
+        ("The confirming test is {v}.", "The best confirming test is {v}.", "As confirming test, doctors use {v}."),
+        ("What is the confirming test for {c}?", "Which test confirms {c}?", "How is {c} confirmed?"),
     ),
     "sign": Relation(
         "classic sign",
-        (
-            "The classic sign is {v}.",
-            "The most classic sign is {v}.",
-            "On examination, the classic sign is {v}.",
-        ),
-        (
-            "What is the classic sign of {c}?",
-            "Which finding is typical of {c}?",
-            "Which sign points to {c}?",
-        ),
+        ("The classic sign is {v}.", "The most classic sign is {v}.", "On examination, the classic sign is {v}."),
+        ("What is the classic sign of {c}?", "Which finding is typical of {c}?", "Which sign points to {c}?"),
         ("the condition whose classic sign is {v}", "the disease with the typical finding of {v}"),
     ),
     "mechanism": Relation(
         "mechanism",
-        (
-            "The mechanism is {v}.",
-            "The underlying mechanism is {v}.",
-            "Its known mechanism is {v}.",
-        ),
-        (
-            "What is the mechanism of {c}?",
-            "What is the underlying mechanism of {c}?",
-            "From what does {c} result?",
-        ),
+        ("The mechanism is {v}.", "The underlying mechanism is {v}.", "Its known mechanism is {v}."),
+        ("What is the mechanism of {c}?", "What is the underlying mechanism of {c}?", "From what does {c} result?"),
         ("the condition that results from {v}", "the disease whose mechanism is {v}"),
     ),
     "inheritance": Relation(
         "inheritance",
-        (
-            "The inheritance is {v}.",
-            "The pattern of inheritance is {v}.",
-            "The usual inheritance is {v}.",
-        ),
+        ("The inheritance is {v}.", "The pattern of inheritance is {v}.", "The usual inheritance is {v}."),
         (
             "What is the inheritance of {c}?",
             "What is the usual pattern of inheritance of {c}?",

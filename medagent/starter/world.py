@@ -141,12 +141,7 @@ class World:
         return chosen
 
     def questions(
-        self,
-        split: Split,
-        *,
-        limit_per_kind: int | None = None,
-        skip_per_kind: int = 0,
-        lures: World | None = None,
+        self, split: Split, *, limit_per_kind: int | None = None, skip_per_kind: int = 0, lures: World | None = None
     ) -> list[Question]:
         """One-hop and two-hop questions on the split's conditions, in a fixed shuffled order.
 

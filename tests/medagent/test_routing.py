@@ -113,10 +113,7 @@ def test_a_record_has_what_was_replayed_whichever_began_first(model) -> None:
 def test_a_record_of_other_tokens_is_refused(model) -> None:
     routers = Routers(model)
     _, own = recorded(model, routers)
-    with (
-        routers.replayed(own[:-1]),
-        pytest.raises(ValueError, match="of 16 tokens cannot be replayed over 17"),
-    ):
+    with routers.replayed(own[:-1]), pytest.raises(ValueError, match="of 16 tokens cannot be replayed over 17"):
         recorded(model, routers)
 
 
