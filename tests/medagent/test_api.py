@@ -14,7 +14,6 @@ import pytest
 
 import medagent
 from medagent.api import LoadedAgent
-from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError, PolicyError
 from medagent.evidence.check import EvidenceCheck
 from medagent.policies.scripted import ScriptedPolicy
@@ -132,11 +131,6 @@ def test_a_bare_hub_name_is_a_model_where_no_folder_has_it(
     (tmp_path / "org" / "name").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"agent org/name: no agent\.json"):
         medagent.load_agent("org/name", index=index_folder)
-
-
-def test_ask_takes_a_bare_hub_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ask", "What treats gout?", "--agent", "org/typo"]) == 1
-    assert "no such folder" in capsys.readouterr().err
 
 
 def test_a_folder_of_a_checkout_is_not_imported_by_its_own_name() -> None:

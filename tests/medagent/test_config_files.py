@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from medagent.agent_spec import read_spec
-from medagent.cli.main import main
 from medagent.config_files import config_path, packaged_configs, with_config_paths, with_current_names
 from medagent.errors import ConfigError
 from medagent.models.base_models import STARTER, model_path
@@ -74,11 +73,3 @@ def test_a_configuration_is_the_users_own_or_a_packaged_one(tmp_path: Path, monk
     assert config_path("critic/group.yaml") == Path("critic/group.yaml")
     with pytest.raises(ConfigError, match="--config nowhere.yaml: .*Correct its path"):
         config_path("nowhere.yaml")
-
-
-@pytest.mark.parametrize("command", ["train", "evaluate"])
-def test_an_absent_configuration_is_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command, "--config", "configs/nowhere.yaml"]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("medagent: --config configs/nowhere.yaml")
-    assert said.count("\n") == 1

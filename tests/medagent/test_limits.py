@@ -19,7 +19,9 @@ PROMPT = len("Question: What treats gout?\nOptions:\nA) aspirin\nB) allopurinol\
 SHOWN = len("\n<information>\n- gout: Allopurinol [1].\n</information>\n")
 OPEN_SEARCH, OPEN_ANSWER = len("<search>"), len("<answer>")
 QUERY = "<search>gout</search>"
-ANSWER = "<answer>(B)</answer>"
+CLOSED = "(B)</answer>"
+ANSWER = f"<answer>{CLOSED}"
+FORCED = {"force_answer": True}
 
 
 def limits(turns: int = 4, turn: int = 1_000, total: int = 10_000) -> Limits:
@@ -72,23 +74,13 @@ def test_each_end_has_its_reason() -> None:
         ((QUERY, ANSWER), limits(total=AFTER_SEARCH), {}, "max_total_tokens"),
         (("gout</search>", ANSWER), limits(), {"force_search": True}, "answered"),
         (("gout</search>", QUERY), limits(turns=2), {"force_search": True}, "max_turns"),
-        (("(B)</answer>",), limits(), {"force_answer": True}, "answered"),
-        (("gout</search>",), limits(), {"force_answer": True}, "malformed"),
-        (
-            ("(B)</answer>",),
-            limits(total=PROMPT + OPEN_ANSWER + len("(B)</answer>")),
-            {"force_answer": True},
-            "answered",
-        ),
-        (
-            ("(B)</answer>",),
-            limits(total=PROMPT + OPEN_ANSWER + len("(B)</answer>") - 1),
-            {"force_answer": True},
-            "max_total_tokens",
-        ),
-        (("(B)</answer>",), limits(total=PROMPT + OPEN_ANSWER), {"force_answer": True}, "max_total_tokens"),
-        (("(B)</answer>",), limits(turn=len("(B)</answer>")), {"force_answer": True}, "answered"),
-        (("(B)</answer>",), limits(turn=len("(B)</answer>") - 1), {"force_answer": True}, "max_turn_tokens"),
+        ((CLOSED,), limits(), FORCED, "answered"),
+        (("gout</search>",), limits(), FORCED, "malformed"),
+        ((CLOSED,), limits(total=PROMPT + len(ANSWER)), FORCED, "answered"),
+        ((CLOSED,), limits(total=PROMPT + len(ANSWER) - 1), FORCED, "max_total_tokens"),
+        ((CLOSED,), limits(total=PROMPT + OPEN_ANSWER), FORCED, "max_total_tokens"),
+        ((CLOSED,), limits(turn=len(CLOSED)), FORCED, "answered"),
+        ((CLOSED,), limits(turn=len(CLOSED) - 1), FORCED, "max_turn_tokens"),
         ((ANSWER,), limits(total=AFTER_SEARCH + len(ANSWER)), GIVEN, "answered"),
         ((ANSWER,), limits(total=AFTER_SEARCH + len(ANSWER) - 1), GIVEN, "max_total_tokens"),
         ((QUERY,), limits(turns=2), GIVEN, "max_turns"),
@@ -146,13 +138,9 @@ def test_what_the_environment_wrote_is_no_action_and_has_no_log_prob() -> None:
         assert first.forced_prefix == wrote
         assert set(first.logprobs[:wrote]) == {0.0}
         assert set(first.logprobs[wrote:]) <= {-0.5}
-        acted = [value for value, action in zip(rollout.rollout_logprobs, rollout.loss_mask, strict=True) if action]
-        assert set(acted) == {-0.5}
-        assert len(acted) == sum(len(turn.token_ids) - turn.forced_prefix for turn in rollout.turns)
-        others = [
-            value for value, action in zip(rollout.rollout_logprobs, rollout.loss_mask, strict=True) if not action
-        ]
-        assert set(others) == {0.0}
+        marked = list(zip(rollout.rollout_logprobs, rollout.loss_mask, strict=True))
+        assert set(marked) == {(-0.5, True), (0.0, False)}
+        assert sum(rollout.loss_mask) == sum(len(turn.token_ids) - turn.forced_prefix for turn in rollout.turns)
 
 
 def test_a_search_that_is_never_run_is_none() -> None:

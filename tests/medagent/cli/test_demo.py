@@ -168,11 +168,6 @@ def test_an_absent_base_is_named_before_anything_is_made(tmp_path, monkeypatch, 
     assert not list(tmp_path.iterdir())
 
 
-def test_demonstrations_are_refused_for_the_starter(capsys) -> None:
-    assert main(["demo", "--demonstrations", "8"]) == 1
-    assert "the starter learns without" in capsys.readouterr().err
-
-
 def test_the_table_shows_what_was_measured_and_leaves_the_rest_empty() -> None:
     row = {
         "accuracy": 0.5,

@@ -11,7 +11,7 @@ import pytest
 
 from medagent.evidence import check
 from medagent.evidence.answers import answered, checked
-from medagent.evidence.check import EvidenceCheck, names_of
+from medagent.evidence.check import EvidenceCheck, follow_ups, names_of, subject_of
 from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict, judge
 from medagent.evidence.words import Names
 from medagent.retrieval.batching import SearchBatcher
@@ -19,12 +19,7 @@ from medagent.retrieval.errors import RetrieverUnavailableError
 from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question, Rollout, StopReason, Turn
 
-STATED, PARTLY, OTHER, NOT_SAID = (
-    EvidenceKind.STATED,
-    EvidenceKind.PARTLY,
-    EvidenceKind.SOMETHING_ELSE,
-    EvidenceKind.NOT_SAID,
-)
+STATED, PARTLY, OTHER, NOT_SAID = EvidenceKind
 TRACHOMA = Passage.make("trachoma", "The usual first-line drug is oral azithromycin.", id="t:drug")
 SIGN = Passage.make("trachoma", "The classic sign is inturned eyelashes.", id="t:sign")
 GOUT = Passage.make("gout", "The first-line drug is colchicine. Give colchicine 0.5 mg twice daily.", id="g:drug")
@@ -43,19 +38,13 @@ class Corpus:
         return [[Hit(SIGN, 1.0), Hit(GOUT, 0.5)] for _ in queries]
 
 
-def said(
-    question: str,
-    answer: str | None,
-    *shown: Passage,
-    options: tuple[str, ...] = (),
-    stop: StopReason = StopReason.ANSWERED,
-) -> Rollout:
+def said(question: str, answer: str, *shown: Passage, options: tuple[str, ...] = ()) -> Rollout:
     """A rollout that was shown these passages and then answered."""
     turns = (
         Turn((1,), (0.0,), "", query="q", hits=tuple(Hit(each, 1.0) for each in shown)),
         Turn((2,), (0.0,), "", answer=answer),
     )
-    return Rollout(Question("q", question, options), (5,), turns, stop)
+    return Rollout(Question("q", question, options), (5,), turns, StopReason.ANSWERED)
 
 
 def test_verdicts_agree_with_the_labels() -> None:
@@ -105,17 +94,12 @@ def test_sentences_are_judged_one_by_one() -> None:
 
 
 def test_a_dose_from_nowhere_is_never_shown() -> None:
+    dose = "What is the dose of colchicine in gout?"
     for shown in ["stated", "partly", "all"]:
-        answer = checked(
-            said("What is the dose of colchicine in gout?", "500 mg [1]", GOUT), EvidenceCheck(shown=shown)
-        )
+        answer = checked(said(dose, "500 mg [1]", GOUT), EvidenceCheck(shown=shown))
         assert answer.withheld
-        assert "500" not in answer.text
-        assert "dose" in answer.text
-        right = checked(
-            said("What is the dose of colchicine in gout?", "0.5 mg twice daily [1]", GOUT), EvidenceCheck()
-        )
-        assert right.verdict.kind is STATED
+        assert answer.text.startswith("The answer names a dose")
+    assert checked(said(dose, "0.5 mg twice daily [1]", GOUT), EvidenceCheck()).verdict.kind is STATED
 
 
 def test_how_strict_is_the_operators_choice() -> None:
@@ -153,13 +137,40 @@ def test_a_withheld_answer_offers_the_nearest_passages() -> None:
     assert asyncio.run(run(corpus)) == [], "what the rollout has is not near"
 
 
-def test_no_answer_is_said_with_its_reason() -> None:
-    found = judge(said("What is the drug for gout?", None, GOUT, stop=StopReason.MAX_TURNS))
-    assert (found.kind, found.text) == (NOT_SAID, "No answer: the agent stopped before one (max_turns).")
-
-
 def test_the_titles_of_a_huge_index_are_not_taken(retriever: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(names_of(retriever)) > 300
     monkeypatch.setattr(check, "MAX_TITLES", 10)
     assert len(names_of(retriever)) == 0
     assert len(names_of(Corpus())) == 0
+
+
+CLASSIC = Passage.make("Trachoma", "The classic sign is inturned eyelashes.", id="sign")
+CAUSE = Passage.make("gout", "It is caused by crystals of urate.", id="cause")
+HARMS = Passage.make("azithromycin", "Nausea is a side effect. It is caused by irritation.", id="harms")
+LONG = Passage.make("What the first-line drug for trachoma may be", "The drug for trachoma is azithromycin.", id="l")
+
+
+def test_questions_that_the_subjects_passages_tell_are_offered_next() -> None:
+    for question, answer, shown, wanted in [
+        ("the drug for trachoma", "azithromycin [1]", (TRACHOMA, CLASSIC), ("What are the signs of trachoma?",)),
+        ("What is the sign of trachoma?", "inturned eyelashes [2]", (TRACHOMA, CLASSIC), ("How is Trachoma treated?",)),
+        ("What is the drug for trachoma?", "azithromycin [1]", (TRACHOMA, CAUSE), ()),
+        ("What are the side effects of azithromycin?", "nausea [1]", (HARMS,), ()),
+        ("What is the drug for trachoma?", "azithromycin [1]", (LONG, CLASSIC), ()),
+        ("What is the drug for trachoma?", "colchicine [1]", (TRACHOMA, CLASSIC), ()),
+        ("What is the drug for gout?", "azithromycin [1]", (TRACHOMA, CLASSIC), ()),
+    ]:
+        rollout = said(question, answer, *shown)
+        subject = subject_of(rollout, judge(rollout))
+        assert (follow_ups(question, subject, shown) if subject else ()) == wanted
+
+
+def test_citations_without_passages_are_taken_out() -> None:
+    turn = Turn((1, 2), (-0.1, -0.3), "", answer=" (B) [0] [12] see [2].")
+    every = EvidenceCheck(shown="all")
+    answer = checked(Rollout(Question("q", "Gout?", ("a", "b see")), (5,), (turn,), StopReason.ANSWERED), every)
+    assert (answer.text, answer.letter, answer.removed_citations, answer.citations) == ("(B) see.", "B", 3, ())
+    assert answer.logprob == pytest.approx(-0.2)
+    cut = checked(Rollout(Question("q", "Gout?"), (5,), (turn,), StopReason.MAX_TURNS), every)
+    assert (cut.text, cut.logprob) == ("No answer: the agent stopped before one (max_turns).", None)
+    assert (cut.stop_reason, cut.withheld) == (StopReason.MAX_TURNS, True)

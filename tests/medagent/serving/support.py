@@ -45,54 +45,30 @@ def says(read: str, turn: int) -> str:
     return "<think>drug?</think><search>gout drug</search>" if turn == 0 else "<answer> colchicine [1] [7]</answer>"
 
 
-class SlowPolicy(ScriptedPolicy):
-    """Waits in every turn until it is let go, and counts sessions that were closed."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        super().__init__(tokenizer, says)
-        self.go, self.closed, self.opened = asyncio.Event(), 0, 0
-
-    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> Any:
-        """See `Policy.open`."""
-        policy, session = self, super().open(seed=seed, temperature=temperature, blocks=blocks)
-        policy.opened += 1
-        sample, close = session.sample, session.close
-
-        async def slow(*, max_tokens: int) -> SampledTurn:
-            await policy.go.wait()
-            return await sample(max_tokens=max_tokens)
-
-        def count() -> None:
-            policy.closed += 1
-            close()
-
-        session.sample, session.close = slow, count
-        return session
-
-
 class Stepwise(ScriptedPolicy):
-    """Says a turn each time it is allowed to, from whichever thread that is."""
+    """Says a turn each time it is allowed to, from whichever thread that is, and counts its sessions."""
 
     def __init__(self, tokenizer: Any, script: Any = says) -> None:
         super().__init__(tokenizer, script)
         self._turns = asyncio.Semaphore(0)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.open_now = 0
+        self.opened, self.open_now = 0, 0
 
     def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> Any:
         """See `Policy.open`."""
-        policy, session = self, super().open(seed=seed, temperature=temperature, blocks=blocks)
-        policy.open_now += 1
-        sample = session.sample
-        closed: list[bool] = []
+        session, self._loop = (
+            super().open(seed=seed, temperature=temperature, blocks=blocks),
+            asyncio.get_running_loop(),
+        )
+        self.opened, self.open_now = self.opened + 1, self.open_now + 1
+        sample, closed = session.sample, list[bool]()
 
         async def stepwise(*, max_tokens: int) -> SampledTurn:
-            policy._loop = asyncio.get_running_loop()
-            await policy._turns.acquire()
+            await self._turns.acquire()
             return await sample(max_tokens=max_tokens)
 
         def close() -> None:
-            policy.open_now -= not closed
+            self.open_now -= not closed
             closed.append(True)
 
         session.sample, session.close = stepwise, close
@@ -112,6 +88,13 @@ def soon(holds: Callable[[], bool], *, within_s: float = 30.0) -> None:
     while not holds():
         assert time.monotonic() < end, "it did not come to hold"
         time.sleep(0.01)
+
+
+async def holds(condition: Callable[[], bool]) -> None:
+    """Let the event loop run until it holds."""
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

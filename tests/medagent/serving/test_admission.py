@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx
+import pytest
 
 from medagent.agent import Agent, Job
 from medagent.evidence.check import EvidenceCheck
@@ -20,7 +20,7 @@ from medagent.serving.middleware import digest
 from medagent.serving.responses import kept_alive
 from medagent.serving.settings import AdmissionLimits
 from medagent.types import Question
-from tests.medagent.serving.support import Corpus, SlowPolicy, Stepwise, client_of, says, served, soon
+from tests.medagent.serving.support import Corpus, Stepwise, client_of, holds, says, served, soon
 
 EVERY = EvidenceCheck(shown="all")
 JOB = Job(Question("q", "x"))
@@ -28,35 +28,32 @@ JOB = Job(Question("q", "x"))
 
 def test_excess_questions_are_refused_and_slow_answers_time_out(tokenizer: Any) -> None:
     async def run() -> None:
-        slow = SlowPolicy(tokenizer)
+        slow, body = Stepwise(tokenizer), {"question": "x"}
         async with client_of(slow, limits=AdmissionLimits(max_running=1, max_waiting=1, timeout_s=5)) as client:
-            body = {"question": "x"}
             first, second = (asyncio.create_task(client.post("/v1/answers", json=body)) for _ in range(2))
             while "waiting 1" not in (await client.get("/metrics")).text:
                 await asyncio.sleep(0.01)
-            for path, asked in (("/v1/answers", body), ("/v1/answers", {**body, "stream": True})):
-                refused = await client.post(path, json=asked)
+            for asked in (body, {**body, "stream": True}):
+                refused = await client.post("/v1/answers", json=asked)
                 assert refused.status_code == 429
                 assert int(refused.headers["retry-after"]) >= 1
             assert (await client.get("/readyz")).status_code == 503
-            slow.go.set()
+            slow.allow(4)
             assert [(await task).status_code for task in (first, second)] == [200, 200]
             assert (await client.get("/readyz")).status_code == 200
             times = dict(line.rsplit(" ", 1) for line in (await client.get("/metrics")).text.splitlines())
             assert float(times["medagent_answer_seconds_p50"]) <= float(times["medagent_answer_seconds_p95"])
-            slow.go.clear()
         async with client_of(slow, limits=AdmissionLimits(timeout_s=0.2)) as client:
-            late = await client.post("/v1/answers", json={"question": "x"})
-            assert late.status_code == 504
+            assert (await client.post("/v1/answers", json=body)).status_code == 504
             assert 'outcome="too_slow"} 1' in (await client.get("/metrics")).text
-        assert slow.closed >= slow.opened
+        assert slow.open_now == 0
 
     asyncio.run(run())
 
 
 def test_one_token_does_not_take_every_place(tokenizer: Any) -> None:
     async def run() -> None:
-        slow = SlowPolicy(tokenizer)
+        slow = Stepwise(tokenizer)
         tokens, limits = (digest("greedy"), digest("modest")), AdmissionLimits(max_per_key=2)
         async with client_of(slow, limits=limits, tokens=tokens) as client:
 
@@ -65,12 +62,11 @@ def test_one_token_does_not_take_every_place(tokenizer: Any) -> None:
                 return asyncio.create_task(client.post("/v1/answers", json={"question": "x"}, headers=headers))
 
             begun = [ask("greedy"), ask("greedy"), ask("modest")]
-            while slow.opened < 3:
-                await asyncio.sleep(0.01)
+            await holds(lambda: slow.opened == 3)
             refused = await ask("greedy")
             assert refused.status_code == 429
             assert "of this token" in refused.json()["error"]["message"]
-            slow.go.set()
+            slow.allow(8)
             assert [(await each).status_code for each in begun] == [200, 200, 200]
             assert (await ask("greedy")).status_code == 200, "answered questions do not count"
 
@@ -105,48 +101,18 @@ def test_readiness_tells_of_a_corpus_that_cannot_be_searched(tokenizer: Any) -> 
 
 
 def test_generation_stops_when_the_client_leaves(tokenizer: Any) -> None:
-    async def run() -> None:
-        slow = SlowPolicy(tokenizer)
-        app = make_app(Agent(slow, Corpus()))
-        for stream in (False, True):
-            body = json.dumps({"question": "x", "stream": stream}).encode()
-            left = asyncio.Event()
-            messages = [{"type": "http.request", "body": body, "more_body": False}]
-
-            async def receive(messages: list[Any] = messages, left: asyncio.Event = left) -> Any:
-                if messages:
-                    return messages.pop()
-                await left.wait()
-                return {"type": "http.disconnect"}
-
-            async def send(message: Any) -> None:
-                """Nobody reads it."""
-
-            scope = {
-                "type": "http",
-                "asgi": {"version": "3.0", "spec_version": "2.3"},
-                "method": "POST",
-                "path": "/v1/answers",
-                "raw_path": b"/v1/answers",
-                "query_string": b"",
-                "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
-                "http_version": "1.1",
-                "scheme": "http",
-            }
-            served = asyncio.create_task(app(scope, receive, send))
-            while slow.opened == slow.closed:
-                await asyncio.sleep(0.01)
-            left.set()
-            await asyncio.wait_for(served, 5)
-            assert slow.opened == slow.closed, "the session is closed, and so generation stops"
-            assert app.state.admission.running == 0
-        assert app.state.admission.outcomes["left"] == 2
-
-    asyncio.run(run())
+    policy = Stepwise(tokenizer)
+    app = make_app(Agent(policy, Corpus()))
+    with served(app) as url:
+        for number, stream in enumerate((False, True), start=1):
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.post(f"{url}/v1/answers", json={"question": "x", "stream": stream}, timeout=1.5)
+            soon(lambda number=number: app.state.admission.outcomes["left"] == number)
+            assert (policy.opened, policy.open_now) == (number, 0), "the session is closed, and so generation stops"
 
 
 def test_running_answers_end_with_the_agent_they_began_with(tokenizer: Any) -> None:
-    class Leaving(SlowPolicy):
+    class Leaving(Stepwise):
         disconnected = False
 
         async def disconnect(self) -> None:
@@ -156,13 +122,12 @@ def test_running_answers_end_with_the_agent_they_began_with(tokenizer: Any) -> N
         old, new = Leaving(tokenizer), ScriptedPolicy(tokenizer, lambda read, turn: "<answer> new</answer>")
         admission = Admission(Agent(old, Corpus()), check=EVERY)
         before = asyncio.create_task(admission.start(JOB).whole())
-        while not old.opened:
-            await asyncio.sleep(0.01)
+        await holds(lambda: old.opened > 0)
         await admission.replace(Agent(new, Corpus()))
         _, after = await admission.start(JOB).whole()
         assert after["text"] == "new"
         assert not old.disconnected
-        old.go.set()
+        old.allow(2)
         assert (await before)[1]["text"] == "colchicine [1]"
         assert old.disconnected
         assert "medagent_agents_replaced_total 1" in admission.prometheus()
@@ -172,11 +137,10 @@ def test_running_answers_end_with_the_agent_they_began_with(tokenizer: Any) -> N
 
 def test_waiting_clients_learn_their_place_and_get_keep_alives(tokenizer: Any) -> None:
     async def run() -> None:
-        slow = SlowPolicy(tokenizer)
+        slow = Stepwise(tokenizer)
         admission = Admission(Agent(slow, Corpus()), AdmissionLimits(max_running=1))
         first = asyncio.create_task(admission.start(JOB).whole())
-        while not slow.opened:
-            await asyncio.sleep(0.01)
+        await holds(lambda: slow.opened > 0)
         events = []
 
         async def listen() -> None:
@@ -184,10 +148,9 @@ def test_waiting_clients_learn_their_place_and_get_keep_alives(tokenizer: Any) -
                 events.append((event.kind, event.data))
 
         second = asyncio.create_task(listen())
-        while not events:
-            await asyncio.sleep(0.01)
+        await holds(lambda: bool(events))
         assert events == [("waiting", {"ahead": 0})]
-        slow.go.set()
+        slow.allow(4)
         await asyncio.gather(first, second)
         assert [kind for kind, _ in events] == ["waiting", "turn", "turn", "answer"]
 
@@ -225,7 +188,7 @@ def test_a_service_that_ends_lets_answers_end_first(tokenizer: Any) -> None:
 
 def test_a_burst_beyond_the_places_is_refused_and_waiters_go_in_order(tokenizer: Any) -> None:
     async def run() -> None:
-        slow = SlowPolicy(tokenizer)
+        slow = Stepwise(tokenizer)
         admission = Admission(Agent(slow, Corpus()), AdmissionLimits(max_running=1, max_waiting=2))
         ended: list[int] = []
 
@@ -236,7 +199,8 @@ def test_a_burst_beyond_the_places_is_refused_and_waiters_go_in_order(tokenizer:
         asked = [asyncio.create_task(ask(number)) for number in range(10)]
         await asyncio.sleep(0)
         assert (admission.running, admission.waiting) == (1, 2), "though none of them has got anywhere"
-        slow.go.set()
+        await holds(lambda: slow.opened > 0)
+        slow.allow(6)
         found = await asyncio.gather(*asked, return_exceptions=True)
         assert ended == [0, 1, 2]
         assert [type(each) for each in found[3:]] == [OverloadedError] * 7
@@ -247,18 +211,17 @@ def test_a_burst_beyond_the_places_is_refused_and_waiters_go_in_order(tokenizer:
 
 def test_a_place_given_to_a_client_that_left_passes_to_the_next(tokenizer: Any) -> None:
     async def run() -> None:
-        slow = SlowPolicy(tokenizer)
+        slow = Stepwise(tokenizer)
         admission = Admission(Agent(slow, Corpus()), AdmissionLimits(max_running=1), EVERY)
         first, leaving, last = (admission.start(JOB) for _ in range(3))
         never = admission.start(JOB)
         never.task.cancel()  # before its first step
-        while not slow.opened:
-            await asyncio.sleep(0)
+        await holds(lambda: slow.opened > 0)
         first.task.cancel()
         while admission.waiting == 2:  # until the place has been given on ...
             await asyncio.sleep(0)
         leaving.task.cancel()  # ... and before it is taken
-        slow.go.set()
+        slow.allow(2)
         assert (await asyncio.wait_for(last.whole(), 5))[1]["text"] == "colchicine [1]"
         assert (admission.running, admission.waiting) == (0, 0)
         assert admission.outcomes == {"left": 3, "answered": 1}

@@ -21,6 +21,8 @@ from medagent.types import Question
 from studies.starter_base.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from tests.medagent.serving.support import GOUT, Corpus, call, events
 
+SEARCHED = "Searched: gout drug (1 passages)\n"
+
 
 def test_an_answer_is_the_rollouts_with_its_citations_checked(policy: Any) -> None:
     found = call(policy, "POST", "/v1/answers", json={"question": "What treats gout?"})
@@ -68,6 +70,7 @@ def test_chat_completions_have_openais_shape(policy: Any) -> None:
     chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
     said = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"])
     assert said == choice["message"]["content"]
+    assert [c["choices"][0]["delta"].get("reasoning_content") for c in chunks[:2]] == [None, SEARCHED]
     assert chunks[-1]["usage"] == body["usage"]
     assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
     assert [c["medagent"]["turn"]["query"] for c in chunks if "turn" in c.get("medagent", {})] == ["gout drug", None]

@@ -8,6 +8,7 @@ from typing import Any
 from tests.medagent.serving.support import chat
 
 ASKED = {"role": "user", "content": "What treats gout?"}
+TITLE = {"title": "What treats gout"}
 HISTORY = "USER: What treats gout?\nASSISTANT: colchicine"
 
 
@@ -28,6 +29,7 @@ def test_titles_are_known_in_many_words(policy: Any) -> None:
         ],
         [("system", "Summarize the first message into a title of 5 words or less."), ("user", "What treats gout?")],
         [("developer", "Write a title for this conversation in 5 words."), ("user", "What treats gout?")],
+        [("system", '5-word-or-less title for the conversation.\n\n||>User:\n"What treats gout?"\n||>Title:')],
     ]:
         asked = [{"role": role, "content": text} for role, text in messages]
         before = (
@@ -40,16 +42,22 @@ def test_titles_are_known_in_many_words(policy: Any) -> None:
 
 def test_other_utility_prompts_have_their_shape(policy: Any) -> None:
     def said(*messages: tuple[str, str]) -> str:
-        body = chat(policy, [{"role": role, "content": text} for role, text in messages]).json()
+        asked = [{"role": role, "content": text} for role, text in messages]
+        body, streamed = chat(policy, asked).json(), chat(policy, asked, stream=True).text.split("\n\n")
         assert "medagent" not in body
-        return body["choices"][0]["message"]["content"]
+        text = body["choices"][0]["message"]["content"]
+        assert json.loads(streamed[0].removeprefix("data: "))["choices"][0]["delta"]["content"] == text
+        return text
 
     task = "### Task:\n"
-    assert json.loads(said(("user", f"{task}You are an autocompletion system. <type>Search Query</type>"))) == {
-        "text": ""
-    }
-    image = f"{task}Write a prompt for an image.\n{HISTORY}"
-    assert json.loads(said(("user", image))) == {"prompt": "What treats gout"}
+    for prompt, shape in [
+        ("You are an autocompletion system. <type>Search Query</type>", {"text": ""}),
+        (f"Write a prompt for an image.\n{HISTORY}", {"prompt": "What treats gout"}),
+        (f'Generate a concise title of the chat history.\nJSON format: {{ "title": "" }}\n{HISTORY}', TITLE),
+        ("Generate 1-3 broad tags categorizing the themes of the chat.", {"tags": ["Medicine"]}),
+        ("Suggest 3-5 relevant follow-up questions of the user.", {"follow_ups": []}),
+    ]:
+        assert json.loads(said(("user", f"{task}{prompt}"))) == shape
     assert said(("user", "Show the speaker's mood through a fitting emoji. Message: gout")) == "\N{SPEECH BALLOON}"
     condense = (
         "Rephrase it to be a standalone question.\nHuman: What causes gout?\nFollow Up Input: And how is it treated?"

@@ -15,12 +15,12 @@ from medagent.evidence.check import EvidenceCheck
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.passages import Hit, Passage
-from medagent.serving.client_utility_prompts import title_of
 from medagent.serving.openai_form import content_of, escaped
-from medagent.serving.page import Feedback
+from medagent.serving.page import Feedback, QuizItem, read_rows
 from medagent.serving.rewriting import ModelRewriter
 from medagent.serving.settings import AdmissionLimits
-from tests.medagent.serving.support import CHAT, Corpus, SlowPolicy, call, chat, client_of, events
+from tests.medagent.serving.support import CHAT, GOUT, Corpus, Stepwise, call, chat, client_of, events, holds, says
+from tests.recording import Finds
 
 ASKED = {"role": "user", "content": "What treats gout?"}
 
@@ -66,40 +66,6 @@ def test_attachments_are_refused_and_earlier_ones_forgiven(policy: Any) -> None:
         assert chat(policy, [shown, {"role": "assistant", "content": "?"}, ASKED]).status_code == 200
 
 
-OPEN_WEBUI = (
-    "### Task:\nGenerate a concise, 3-5 word title with an emoji summarizing the chat history.\n### Output:\nJSON "
-    'format: {{ "title": "your concise title here" }}\n### Chat History:\n<chat_history>\nUSER: What treats gout?\n'
-    "ASSISTANT: colchicine\n</chat_history>"
-)
-
-
-def test_utility_prompts_are_answered_without_the_agent(tokenizer: Any) -> None:
-    titled = (
-        "Please generate a concise, 5-word-or-less title for the conversation.\n\n"
-        '||>User:\n"What treats gout?"\n||>Title:'
-    )
-    tags = "### Task:\nGenerate 1-3 broad tags categorizing the themes of the chat."
-    follow_ups = "### Task:\nSuggest 3-5 relevant follow-up questions of the user."
-    chat_so_far = [ASKED, {"role": "assistant", "content": "x"}]
-    for messages, said in [
-        ([{"role": "system", "content": titled}], "What treats gout"),
-        ([{"role": "user", "content": OPEN_WEBUI}], '{"title": "What treats gout"}'),
-        ([{"role": "user", "content": tags}], '{"tags": ["Medicine"]}'),
-        ([{"role": "user", "content": follow_ups}], '{"follow_ups": []}'),
-        ([*chat_so_far, {"role": "user", "content": "Write a title for this chat."}], "What treats gout"),
-    ]:
-
-        def never(read: str, turn: int) -> str:
-            raise AssertionError("the agent was asked")
-
-        policy = ScriptedPolicy(tokenizer, never)
-        body = chat(policy, messages, max_tokens=16).json()
-        assert body["choices"][0]["message"]["content"] == said
-        streamed = chat(policy, messages, stream=True).text
-        assert json.loads(streamed.split("\n\n")[0].removeprefix("data: "))["choices"][0]["delta"]["content"] == said
-        assert title_of("") == "Medical question"
-
-
 def test_an_emergency_is_heard_in_what_was_said_before(policy: Any) -> None:
     for said, following in (
         ("My father is unconscious.", "What should I do?"),
@@ -132,35 +98,20 @@ def test_a_model_may_complete_what_is_asked(policy: Any) -> None:
 
 def test_a_full_service_asks_no_model_to_rewrite(tokenizer: Any) -> None:
     asked: list[str] = []
+    rewriter = ModelRewriter(ScriptedPolicy(tokenizer, lambda read, turn: asked.append(read) or ""))
 
-    def notes(read: str, turn: int) -> str:
-        asked.append(read)
-        return ""
-
-    async def run() -> list[int]:
-        slow = SlowPolicy(tokenizer)
-        settings = {"rewriter": ModelRewriter(ScriptedPolicy(tokenizer, notes))}
-        limits = AdmissionLimits(max_running=1, max_waiting=0)
-        async with client_of(slow, limits=limits, **settings) as client:
+    async def run() -> None:
+        slow, limits = Stepwise(tokenizer), AdmissionLimits(max_running=1, max_waiting=0)
+        async with client_of(slow, limits=limits, rewriter=rewriter) as client:
             first = asyncio.create_task(client.post("/v1/answers", json={"question": "What causes gout?"}))
-            while not slow.opened:
-                await asyncio.sleep(0.01)
+            await holds(lambda: slow.opened > 0)
             body = {"question": "How is it treated?", "earlier": ["What causes gout?"]}
-            refused = [(await client.post("/v1/answers", json=body)).status_code for _ in range(3)]
-            slow.go.set()
+            assert [(await client.post("/v1/answers", json=body)).status_code for _ in range(3)] == [429] * 3
+            slow.allow(2)
             await first
-            return refused
 
-    assert asyncio.run(run()) == [429] * 3
+    asyncio.run(run())
     assert not asked
-
-
-def test_searches_stream_as_reasoning(policy: Any) -> None:
-    lines = chat(policy, [ASKED], stream=True).text.strip().split("\n\n")[:-1]
-    deltas = [json.loads(line.removeprefix("data: "))["choices"][0]["delta"] for line in lines]
-    assert [d["reasoning_content"] for d in deltas if "reasoning_content" in d] == [
-        "Searched: gout drug (1 passages)\n"
-    ]
 
 
 def test_nothing_of_the_corpus_is_markup_in_a_chat(tokenizer: Any) -> None:
@@ -171,23 +122,13 @@ def test_nothing_of_the_corpus_is_markup_in_a_chat(tokenizer: Any) -> None:
         id="p",
     )
 
-    class Poisoned(Corpus):
-        def search(self, queries: Any, *, top_k: int) -> list[list[Hit]]:
-            return [[Hit(hostile, 1.0)] for _ in queries]
-
-    def says(read: str, turn: int) -> str:
-        return "<search>gout</search>" if turn == 0 else "<answer> colchicine [1]</answer>"
-
     asked = {"model": "medagent", "messages": [{"role": "user", "content": "Which drug for gout?"}]}
-    body = call(ScriptedPolicy(tokenizer, says), "POST", CHAT, Poisoned(), json=asked).json()
+    body = call(ScriptedPolicy(tokenizer, says), "POST", CHAT, Finds(hostile), json=asked).json()
     text = body["choices"][0]["message"]["content"]
     assert "colchicine [1]" in text
-    for markup in ("![", "](", "<img", "\n# "):
-        assert markup not in text
     answer = body["medagent"]["answer"]
     lacking = content_of({**answer, "withheld": True, "nearest": [hostile.to_json()], "urgent": "Call [x](y)"})
-    for markup in ("![", "](", "<img", "\n# "):
-        assert markup not in lacking
+    assert not [markup for markup in ("![", "](", "<img", "\n# ") if markup in text or markup in lacking]
     assert escaped("a [1] [2]: http://x") == "a [1] &#91;2&#93;: http&#8288;&#58;/&#8288;&#47;x", (
         "a definition of a link is one too"
     )
@@ -195,31 +136,11 @@ def test_nothing_of_the_corpus_is_markup_in_a_chat(tokenizer: Any) -> None:
     assert not re.search(r"(?m)^[#=+-]|^ {4}|^\d+\.|www\.|@|(?<!\\)\$", block)
 
 
-def test_a_blank_question_and_a_body_that_is_no_json(policy: Any) -> None:
-    for body in ({"question": "  "}, {"question": "x", "options": ["a", " "]}):
-        found = call(policy, "POST", "/v1/answers", json=body)
-        assert (found.status_code, found.json()["error"]["message"].split(": ")[1]) == (
-            400,
-            "wanted text that is not blank",
-        )
-    sent = {"content-type": "application/x-www-form-urlencoded"}
-    found = call(policy, "POST", "/v1/answers", headers=sent, content=b'{"question": "x"}')
-    assert "Content-Type: application/json" in found.json()["error"]["message"]
-
-
-def test_methods_models_and_hosts(policy: Any) -> None:
+def test_methods_and_models(policy: Any) -> None:
     wrong = call(policy, "GET", "/v1/answers")
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
-    for path in ("/", "/healthz", "/readyz"):
-        assert call(policy, "HEAD", path).status_code == 200
     assert call(policy, "GET", "/v1/models/medagent").json()["id"] == "medagent"
     assert call(policy, "GET", "/v1/models/other").status_code == 404
-    named = {"hosts": ("localhost", "med.example")}
-    for host, status in (("med.example", 200), ("MED.example:443", 200), ("evil.example", 400), ("", 400)):
-        assert call(policy, "GET", "/v1/models", headers={"host": host}, settings=named).status_code == status
-    refused = call(policy, "GET", "/v1/models", headers={"host": "evil.example"}, settings=named).json()
-    assert refused["error"]["code"] == "unknown_host"
-    assert call(policy, "GET", "/healthz", headers={"host": "10.0.0.1"}, settings=named).status_code == 200
 
 
 def test_without_a_seed_samples_differ(tokenizer: Any) -> None:
@@ -305,3 +226,37 @@ def test_an_unknown_filter_is_refused(policy: Any) -> None:
     ]:
         found = call(policy, "POST", "/v1/answers", Filtering(), json={"question": "What treats gout?", **body})
         assert (found.status_code, found.json()["error"]["param"]) == (400, param)
+
+
+ITEMS = [
+    QuizItem(question="What treats gout?", options=["insulin", "colchicine"], answer="B"),
+    QuizItem(question="What treats measles?", options=["rest", "colchicine"], answer="A"),
+]
+
+
+def test_questions_come_without_answers_and_tries_are_judged(policy: Any) -> None:
+    settings = {"quiz": ITEMS}
+    listed = call(policy, "GET", "/v1/quiz", settings=settings).json()["questions"]
+    assert listed[0] == {"id": 0, "question": "What treats gout?", "options": ["insulin", "colchicine"]}
+    wrong = call(policy, "POST", "/v1/quiz/0", settings=settings, json={"choice": "A"}).json()
+    assert (wrong["right"], wrong["answer"], wrong["text"]) == (False, "B", "colchicine")
+    start, end = wrong["evidence"][0]["sentence"]
+    assert GOUT.text[start:end].strip() == "The first-line drug is colchicine."
+    right = call(policy, "POST", "/v1/quiz/1", settings=settings, json={"choice": "A"}).json()
+    assert (right["right"], right["evidence"]) == (True, []), "no passage has the words of the right option"
+    for number, body, status in ((2, {"choice": "A"}, 404), (0, {"choice": "Z"}, 400), (0, {}, 400)):
+        assert call(policy, "POST", f"/v1/quiz/{number}", settings=settings, json=body).status_code == status
+    assert call(policy, "GET", "/v1/quiz").status_code == 404
+    assert call(policy, "GET", "/v1/agent", settings=settings).json()["quiz"]
+
+
+def test_a_file_of_the_quiz_is_checked(tmp_path: Path) -> None:
+    file = tmp_path / "quiz.jsonl"
+    file.write_text("".join(item.model_dump_json() + "\n" for item in ITEMS))
+    assert read_rows(QuizItem, file) == ITEMS
+    for wrong in ('{"question": "x", "options": ["a", "b"], "answer": "C"}', '{"question": "x"}', "no JSON"):
+        file.write_text(wrong)
+        with pytest.raises(ConfigError, match="cannot be read"):
+            read_rows(QuizItem, file)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_rows(QuizItem, tmp_path / "missing")

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from medagent.cli.ask import rewriter_of
 from medagent.errors import ConfigError
 from medagent.policies.scripted import ScriptedPolicy
-from medagent.policy import SampledTurn
-from medagent.protocol import Block
-from medagent.serving.conversation import LONGEST
+from medagent.serving.conversation import LONGEST, standing_alone, subject_phrase
 from medagent.serving.rewriting import ModelRewriter, accepted, prompt
-from tests.medagent.support import ChatServer, byte_level, chat_server
+from tests.medagent.serving.support import Stepwise
+from tests.medagent.support import byte_level, chat_server
 
 GOUT = ["What causes gout?", "Sure, but what would you give a woman who has had it twice?"]
 WHOLE = "What would you give a woman who has had gout twice?"
@@ -27,20 +24,10 @@ def rewritten(reply: str, questions: list[str] = GOUT) -> str:
     return asyncio.run(ModelRewriter()(questions, policy))
 
 
-def test_a_rewritten_question_is_asked() -> None:
+def test_what_stands_around_the_rewritten_question_is_left_out() -> None:
     assert rewritten(WHOLE) == WHOLE
-
-
-def test_what_stands_around_the_question_is_left_out() -> None:
-    for reply in [
-        f'"{WHOLE}"',
-        f"Rewritten question: {WHOLE}",
-        f"Question: {WHOLE}",
-        f"<think>it is gout</think>\n{WHOLE}",
-        f"  {WHOLE}\n",
-        f"**{WHOLE}**",
-    ]:
-        assert accepted(reply, GOUT) == WHOLE
+    for around in ('"{}"', "Rewritten question: {}", "Question: {}", "<think>gout</think>\n{}", " {}\n", "**{}**"):
+        assert accepted(around.format(WHOLE), GOUT) == WHOLE
 
 
 def test_what_says_something_else_is_not_taken() -> None:
@@ -58,11 +45,6 @@ def test_what_says_something_else_is_not_taken() -> None:
     ]:
         assert accepted(reply, GOUT) == ""
         assert rewritten(reply) == GOUT[1], "rules cannot complete it"
-
-
-def test_words_of_another_kind_of_question_may_differ() -> None:
-    asked = ["What causes gout?", "And how is it treated?"]
-    assert accepted("What is the treatment of gout?", asked) == "What is the treatment of gout?"
 
 
 DRUG = "What is warfarin?"
@@ -98,6 +80,7 @@ def test_what_only_completes_it_is_taken() -> None:
         ("What causes gout?", "Which drugs shouldn't be given for it?", "Which drugs should not be given for gout?"),
         ("What causes gout?", "tell me how it is treated", "tell me how gout is treated"),
         ("What causes gout?", "and pseudogout?", "What causes pseudogout?"),
+        ("What causes gout?", "And how is it treated?", "What is the treatment of gout?"),
         ("What causes type 1 diabetes?", "How is it treated?", "How is type 1 diabetes treated?"),
     ]:
         assert accepted(reply, [before, last]) == reply
@@ -123,14 +106,6 @@ def test_one_rewriter_serves_several_event_loops() -> None:
     assert [asyncio.run(many()) for _ in range(2)] == [[WHOLE] * 20] * 2
 
 
-def test_a_first_question_asks_no_model() -> None:
-    def never(read: str, turn: int) -> str:
-        raise AssertionError(read)
-
-    policy = ScriptedPolicy(byte_level(), never)
-    assert asyncio.run(ModelRewriter()(["How is it treated?"], policy)) == "How is it treated?"
-
-
 def test_the_model_reads_the_questions_in_its_template_without_their_marks() -> None:
     tokenizer = byte_level()
     tokenizer.chat_template = TEMPLATE
@@ -141,54 +116,24 @@ def test_the_model_reads_the_questions_in_its_template_without_their_marks() -> 
     assert "</search>" not in text
 
 
-class Silent(ScriptedPolicy):
-    """Never replies, and counts what was closed."""
-
-    closed = 0
-
-    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> Any:
-        session = super().open(seed=seed, temperature=temperature, blocks=blocks)
-
-        async def sample(*, max_tokens: int) -> SampledTurn:
-            await asyncio.Event().wait()
-            raise AssertionError
-
-        def close() -> None:
-            self.closed += 1
-
-        session.sample, session.close = sample, close  # type: ignore[method-assign]
-        return session
-
-
 def test_a_late_model_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    silent = Silent(byte_level(), lambda read, turn: "")
+    silent = Stepwise(byte_level())
     found = asyncio.run(ModelRewriter(silent, timeout_s=0.05)(["What causes gout?", "And how is it treated?"], silent))
-    assert (found, silent.closed) == ("How is gout treated?", 1)
+    assert (found, silent.opened, silent.open_now) == ("How is gout treated?", 1, 0)
     assert "not replied within 0.05 s" in caplog.text
 
 
-@pytest.fixture
-def endpoint() -> Iterator[ChatServer]:
-    with chat_server(WHOLE) as server:
-        yield server
-
-
-def test_an_endpoint_rewrites_and_where_it_fails_rules_do(
-    endpoint: ChatServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_endpoint_rewrites_and_where_it_fails_rules_do(caplog: pytest.LogCaptureFixture) -> None:
     own = ScriptedPolicy(byte_level(), lambda read, turn: "never asked")
-    rewriter = rewriter_of(endpoint.url, model="m", policy=own)
-    assert asyncio.run(rewriter(GOUT, own)) == WHOLE
-    (asked,) = endpoint.asked
-    assert (asked["model"], asked["temperature"]) == ("m", 0.0)
-    assert asked["messages"][0]["content"].endswith(f"Last question: {GOUT[1]}\n\nRewritten question:")
-    endpoint.status = 401
-    assert asyncio.run(rewriter(["What causes gout?", "And how is it treated?"], own)) == "How is gout treated?"
-    assert "completed by rules" in caplog.text
-    assert "status 401" in caplog.text
-    caplog.clear()
-    endpoint.error = f"too long: {GOUT[1]}"
-    asyncio.run(rewriter(GOUT, own))
+    with chat_server(WHOLE) as endpoint:
+        rewriter = rewriter_of(endpoint.url, model="m", policy=own)
+        assert asyncio.run(rewriter(GOUT, own)) == WHOLE
+        (asked,) = endpoint.asked
+        assert (asked["model"], asked["temperature"]) == ("m", 0.0)
+        assert asked["messages"][0]["content"].endswith(f"Last question: {GOUT[1]}\n\nRewritten question:")
+        endpoint.status, endpoint.error = 401, f"too long: {GOUT[1]}"
+        assert asyncio.run(rewriter(["What causes gout?", "And how is it treated?"], own)) == "How is gout treated?"
+        asyncio.run(rewriter(GOUT, own))
     assert "completed by rules" in caplog.text
     assert "woman" not in caplog.text
 
@@ -202,9 +147,6 @@ def test_settings_that_cannot_be_are_refused() -> None:
     ]:
         with pytest.raises(ConfigError, match=wanted):
             rewriter_of(name, model=model, policy=ScriptedPolicy(byte_level(), lambda read, turn: ""))
-
-
-def test_a_template_that_takes_no_lone_message_is_refused_at_once() -> None:
     tokenizer = byte_level()
     tokenizer.chat_template = "{{ raise_exception('no') }}"
     with pytest.raises(ConfigError, match="refuses a lone message"):
@@ -216,3 +158,69 @@ def test_an_agent_with_a_chat_template_rewrites_by_itself() -> None:
     tokenizer.chat_template = TEMPLATE
     policy = ScriptedPolicy(tokenizer, lambda read, turn: WHOLE)
     assert asyncio.run(rewriter_of("agent", model="", policy=policy)(GOUT, policy)) == WHOLE
+
+
+FIRST = "What is the first-line drug for trachoma?"
+
+
+def test_a_follow_up_is_completed() -> None:
+    for following, whole in [
+        ("How is it confirmed?", "How is trachoma confirmed?"),
+        ("And its classic sign?", "What is the classic sign of trachoma?"),
+        ("What is its first-line drug?", "What is the first-line drug for trachoma?"),
+        ("what about treatment?", "What is the treatment for trachoma?"),
+        ("Which sign points to this condition?", "Which sign points to trachoma?"),
+        ("And for gout?", "What is the first-line drug for gout?"),
+        ("What about hepatitis A?", "What is the first-line drug for hepatitis A?"),
+        ("Does it cause blindness?", "Does trachoma cause blindness?"),
+        # these stand alone
+        ("What causes gout?", "What causes gout?"),
+        ("Is it safe to take ibuprofen in pregnancy?", "Is it safe to take ibuprofen in pregnancy?"),
+        ("What is the drug for the disease whose sign is Koplik spots?",) * 2,
+        ("Thanks!", "Thanks!"),
+        ("What is psoriasis?",) * 2,
+        ("Can I eat cheese?",) * 2,
+        ("Are you sure?",) * 2,
+        ("I have chest pain and can't breathe",) * 2,
+        ("What is lupus and how is it diagnosed?",) * 2,
+        ("My mother has lupus. Is it inherited?",) * 2,
+        ("What is IT band syndrome?",) * 2,
+        ("Can I take ibuprofen with it?",) * 2,
+        ("No, I meant pseudogout",) * 2,
+        # whom it concerns is added
+        ("In children?", "What is the first-line drug for trachoma in children?"),
+        ("And in pregnancy?", "What is the first-line drug for trachoma in pregnancy?"),
+    ]:
+        assert standing_alone([FIRST, following]) == whole
+
+
+def test_what_replaces_what() -> None:
+    dose = "What is the dose of paracetamol for adults?"
+    assert standing_alone([dose, "And for children?"]) == "What is the dose of paracetamol for children?"
+    assert standing_alone(["How is type 2 diabetes treated?", "And type 1?"]) == "And type 1?"
+    assert standing_alone(["What causes hepatitis E?", "How is it treated?"]) == "How is hepatitis E treated?"
+    both = "Does warfarin interact with ibuprofen?"
+    assert standing_alone([both, "What about paracetamol?"]) == "What about paracetamol?", "of which, nobody knows"
+
+
+def test_a_question_cannot_grow_without_bound() -> None:
+    asked = ["gout " * 1_600, *["b1 b1 b1 b1 b1 b1 b1"] * 11]
+    assert len(standing_alone(asked)) <= 8_000
+    assert len(standing_alone(["gout " * 1_600, "b" * 7_900])) <= 8_000
+
+
+def test_a_chain_goes_back_to_the_last_subject() -> None:
+    asked = [FIRST, "And for gout?", "What causes it?", "How is it inherited?"]
+    assert standing_alone(asked) == "How is gout inherited?"
+    assert standing_alone(["How is it treated?"]) == "How is it treated?", "there is nothing to take it from"
+
+
+def test_the_subject_of_a_question() -> None:
+    for question, phrase in [
+        ("Which drug is the first choice for primary biliary cholangitis?", "primary biliary cholangitis"),
+        ("What is the mechanism of digoxin toxicity?", "digoxin toxicity"),
+        ("What causes neurofibromatosis type 1?", "neurofibromatosis type 1"),
+        ("Which drug treats the disease caused by a lentivirus?", "the disease caused by a lentivirus"),
+        ("What is it?", ""),
+    ]:
+        assert subject_phrase(question) == phrase
