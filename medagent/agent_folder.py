@@ -110,7 +110,7 @@ def load_agent(
 
 
 def _found(index: Path, agent: Path) -> str:
-    """The index's folder, or the one of the same place relative to the agent's folder or a folder above it."""
+    """The index's folder, or the one of the same place relative to the agent's or a folder above it."""
     if index.exists():
         return str(index)
     for above in (agent.resolve(), *agent.resolve().parents[:MOVED_TOGETHER]):
@@ -185,16 +185,17 @@ def open_agent(
     made = [tool_named(tool) for tool in tools]
     if exported:
         return load_agent(Path(name), retriever=retriever, index=index, tools=made, lockstep=lockstep, engine=engine)
-    searched = retriever if retriever is not None else _searches(index, made)
+    if retriever is None:
+        retriever = NoRetriever() if index is None else open_index(index)
+        retriever = Toolbox(retriever, made) if made else retriever
     if name.startswith(("http://", "https://")):
         if not model:
             raise InputError(f"endpoint {name}: needs the name of its model. Give it with --model.")
         key = os.environ.get("MEDAGENT_API_KEY", "")
         policy = RemotePolicy(name, model, api_key=key, parameters=dict(parameters))
-        return Agent(policy, searched, TagProtocol(), REMOTE_LIMITS)
+        return Agent(policy, retriever, TagProtocol(), REMOTE_LIMITS)
     if name.startswith("hf:"):
-        device = fastest_device()
-        base_model = name.removeprefix("hf:")
+        device, base_model = fastest_device(), name.removeprefix("hf:")
         refuse_unmerged(base_model)
         try:
             precision = resolve_precision(AUTO, base_model, device=device)
@@ -206,10 +207,5 @@ def open_agent(
         longest, limits = longest_text(weights.config), UNTRAINED_LIMITS
         if longest is not None:
             limits = replace(limits, max_total_tokens=min(limits.max_total_tokens, longest.tokens))
-        return Agent(HFPolicy(weights, tokenizer, lockstep=lockstep), searched, protocol, limits)
-    return load_agent(Path(model_path(STARTER)), retriever=searched, lockstep=lockstep)
-
-
-def _searches(index: str | None, tools: list[Tool]) -> Retriever:
-    retriever = NoRetriever() if index is None else open_index(index)
-    return Toolbox(retriever, tools) if tools else retriever
+        return Agent(HFPolicy(weights, tokenizer, lockstep=lockstep), retriever, protocol, limits)
+    return load_agent(Path(model_path(STARTER)), retriever=retriever, lockstep=lockstep)

@@ -120,12 +120,10 @@ def load_agent(
     show: Shown = "partly",
     entailment: str | None = None,
 ) -> LoadedAgent:
-    """An agent that is ready to answer, by its name: see `medagent.agent_folder.open_agent`.
+    """An agent that is ready to answer. See `medagent.agent_folder.open_agent` for all but the last two settings.
 
-    `index` is the folder to search instead of the agent's own; `retriever` replaces both. `model` names an endpoint's
-    model, and `parameters` are sent with its requests. `tools` are classes of the agent's tools, by their path. `show`
-    says which answers are shown: those that a passage states, also partly stated ones, or all. `entailment` names a
-    model that judges whether passages state an answer; by default words decide.
+    `show` says which answers are shown: those that a passage states, also partly stated ones, or all. `entailment`
+    names a model that judges whether passages state an answer; by default words decide.
 
     Raises:
         MedagentError: there is no such agent, or it lacks an index. The message names the remedy.

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from tokenizers import Tokenizer
@@ -122,29 +122,40 @@ def harmless_passages(tokenizer: PreTrainedTokenizerBase, passages: Sequence[Pas
     ]
 
 
-@dataclass(frozen=True)
 class _Splitter:
     """Encodes text as its letters, whatever tokens were added to the tokenizer."""
 
-    encode: Callable[[str], list[int]]
-    added: frozenset[int]  # ids that no text from outside may yield
-    unknown: int | None  # the id of what the model cannot spell
-    unknown_text: str
-    spelt: Callable[[str], list[int]]  # the ids of a character's bytes, where the model has them
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer, self._plain = tokenizer, _without_added(tokenizer)
+        self._vocabulary = tokenizer.get_vocab()
+        ends = {tokenizer.eos_token_id, tokenizer.bos_token_id}
+        self._unknown = None if tokenizer.unk_token_id in ends else tokenizer.unk_token_id
+        added = {id_ for id_, each in tokenizer.added_tokens_decoder.items() if each.special or len(each.content) > 1}
+        self.added = frozenset({*added, *tokenizer.all_special_ids} - {self._unknown})
 
     def ids(self, text: str) -> list[int]:
         """The text's ids. Text that yields an added token, as an ordinary entry too, is split until no part does."""
-        ids = self.encode(text)
-        named = self.unknown is not None and self.unknown in ids and self.unknown_text in text
+        if self._plain is not None:
+            ids = list(self._plain.encode(text, add_special_tokens=False).ids)
+        else:
+            ids = list(self._tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+        named = self._unknown is not None and self._unknown in ids and str(self._tokenizer.unk_token) in text
         if not named and self.added.isdisjoint(ids):
             return ids
         if len(text) < 2:
-            return [token for token in self.spelt(text) if token not in self.added]
+            return [token for token in self._spelt(text) if token not in self.added]
         middle = len(text) // 2
         before = text.rfind(" ", 1, middle + 1)
         cut = before if before > 0 else text.find(" ", middle)
         cut = cut if cut > 0 else middle
         return self.ids(text[:cut]) + self.ids(text[cut:])
+
+    def _spelt(self, character: str) -> list[int]:
+        """The ids of a character's bytes, if the model has them."""
+        names = [f"<0x{byte:02X}>" for byte in character.encode()]
+        if all(name in self._vocabulary for name in names):
+            return [self._vocabulary[name] for name in names]
+        return [] if self._unknown is None else [self._unknown]
 
 
 def encode_untrusted(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
@@ -155,35 +166,7 @@ def encode_untrusted(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]
 @lru_cache(maxsize=16)
 def _splitter(tokenizer: PreTrainedTokenizerBase, count: int) -> _Splitter:
     """The splitter of a tokenizer that has `count` added tokens; it is made once, as it copies the vocabulary."""
-    plain = _without_added(tokenizer)
-
-    def slowly(text: str) -> list[int]:
-        return list(tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
-
-    def fast(text: str) -> list[int]:
-        assert plain is not None
-        return list(plain.encode(text, add_special_tokens=False).ids)
-
-    added = {id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special or len(token.content) > 1}
-    added.update(tokenizer.all_special_ids)
-    unknown = tokenizer.unk_token_id
-    ends = {tokenizer.eos_token_id, tokenizer.bos_token_id}
-    unknown = None if unknown in ends else unknown
-    vocabulary = tokenizer.get_vocab()
-
-    def spelt(character: str) -> list[int]:
-        names = [f"<0x{byte:02X}>" for byte in character.encode()]
-        if all(name in vocabulary for name in names):
-            return [vocabulary[name] for name in names]
-        return [] if unknown is None else [unknown]
-
-    return _Splitter(
-        fast if plain is not None else slowly,
-        frozenset(added - {unknown}),
-        unknown,
-        str(tokenizer.unk_token),
-        spelt,
-    )
+    return _Splitter(tokenizer)
 
 
 def _without_added(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:

@@ -21,7 +21,7 @@ from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE
 from medagent.retrieval.filters import Filter
-from medagent.serving.rewriting import DATE, ModelRewriter, Rewriter, RuleRewriter
+from medagent.serving.rewriting import DATE, ModelRewriter, Rewriter, rewrite_by_rules
 from medagent.types import Question, Turn
 
 
@@ -41,7 +41,7 @@ def rewriter_of(name: str, *, model: str, policy: Policy) -> Rewriter:
         key = os.environ.get("MEDAGENT_API_KEY", "")
         return ModelRewriter(RemotePolicy(name, model, api_key=key, retries=1))
     if name == "rules":
-        return RuleRewriter()
+        return rewrite_by_rules
     if name != "agent":
         raise ConfigError(f"rewriter {name}: unknown. It is rules, agent or the address of an endpoint, http://...")
     if not isinstance(policy, RemotePolicy) and not policy.tokenizer.chat_template:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import yaml
 from rich.console import Console
+from rich.progress import Progress
 
 from medagent.agent import Agent
 from medagent.agent_folder import load_agent
@@ -24,7 +25,6 @@ from medagent.agent_spec import AgentSpec, protocol_from_json, write_spec
 from medagent.cli import demo_report
 from medagent.cli.demo_report import PERMUTED, SAMPLED
 from medagent.cli.demo_stages import CONFIGS, PRETRAINED_STAGES, STARTER_STAGES, DemoSettings, DemoStage, begin
-from medagent.cli.progress import answer_bar
 from medagent.errors import ConfigError
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import summarize
@@ -252,7 +252,8 @@ class _Demo:
         folder = self._answers(name, part)
         shutil.rmtree(folder, ignore_errors=True)
         mode = Mode.SEARCH if part == PERMUTED else Mode(part)
-        with answer_bar(part.replace("_", " "), len(questions), self._console) as done:
+        with Progress(console=self._console) as bars:
+            bar = bars.add_task(part.replace("_", " "), total=len(questions))
             run_plan(
                 agent,
                 questions,
@@ -260,7 +261,7 @@ class _Demo:
                 folder,
                 identity={"agent": name, "mode": part, **asdict(self._settings)},
                 corpus=self._retriever.passages,
-                on_done=lambda prediction: done(grade(prediction.rollout).correct),
+                on_done=lambda _: bars.advance(bar),
             )
 
     def _answers(self, name: str, part: str) -> Path:

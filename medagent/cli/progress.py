@@ -6,10 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     SpinnerColumn,
     TextColumn,
@@ -46,24 +44,3 @@ def index_bars() -> Iterator[Show]:
             bars.update(bars.task_ids[number], completed=done, passages=so_far, rate=rate)
 
         yield show
-
-
-@contextmanager
-def answer_bar(name: str, total: int, console: Console) -> Iterator[Callable[[bool], None]]:
-    """A bar over questions. Call what it gives with each answer, right or wrong."""
-    columns = (
-        TextColumn("   {task.description:14s}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[right]} right"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bars:
-        task, right = bars.add_task(name, total=total, right=0), 0
-
-        def done(correct: bool) -> None:
-            nonlocal right
-            right += correct
-            bars.update(task, advance=1, right=right)
-
-        yield done

@@ -197,7 +197,6 @@ class _Judgement:
         return self._entails([(text, statement)])[0]
 
     def _windows(self, passage: Passage) -> list[str]:
-        """The sentences of a passage that state the name."""
         denied = denies(what_is_asked(self._question.text))
         found = stating_windows(self._name, passage.text, denied=denied)
         if any(kind.name == "lack" for kind in self._asked.kinds):  # "does not make enough cortisol"
@@ -205,7 +204,6 @@ class _Judgement:
         return found
 
     def _statements_elsewhere(self) -> int:
-        """How many statements cite no passage on the subject."""
         return sum(
             not any(self._asked.named_in(self._words_around(number)) for number in each.cited)
             for each in self.said.statements
@@ -216,7 +214,6 @@ class _Judgement:
         return not self._name or len(self._asked.subject) > LONG_SUBJECT or bool(self._close_windows(number))
 
     def _close_windows(self, number: int) -> list[str]:
-        """The sentences of a passage that state the name in answer to the question."""
         passage, asked = self._passages[number - 1], self._question.text
         around = forms(passage.heading) | self._bridged(passage)
         return [
@@ -230,7 +227,6 @@ class _Judgement:
         ]
 
     def _only_supposed(self, number: int) -> bool:
-        """Whether a passage gives the name as a belief or a guess alone."""
         windows = self._close_windows(number) if self._name else []
         return bool(windows) and all(map(SUPPOSED.search, windows))
 
@@ -246,7 +242,6 @@ class _Judgement:
         return all(check(number) for check in (self._answers, self._tells, self._states_it_closely))
 
     def _partly_stated(self) -> EvidenceVerdict | None:
-        """The verdict if only some of the statements are entailed, on the subject; else None."""
         stated = [each for each in self.said.statements if each.cited and self._entailed(each, each.cited)]
         numbers = sorted({number for each in stated for number in each.cited})
         if not any(self._asked.named_in(self._words_around(number)) for number in numbers):
@@ -291,12 +286,11 @@ class _Judgement:
         return bool(named_in(said).beyond(named_in(texts)).doses)
 
     def _repeats(self) -> bool:
-        """Whether a name that is the answer stands in the question already."""
         return bool(self._name) and content_words(self._name) <= content_words(self._question.text)
 
     @property
     def _name(self) -> str:
-        """The answer where it is a name alone, without sentences."""
+        """The answer if it is a name alone, without sentences."""
         statements = self.said.statements
         return statements[0].text if len(statements) == 1 and statements[0].name else ""
 

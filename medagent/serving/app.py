@@ -34,7 +34,7 @@ from medagent.serving.responses import (
     unless_gone,
     utility_chunks,
 )
-from medagent.serving.rewriting import Rewriter, RuleRewriter
+from medagent.serving.rewriting import Rewriter, rewrite_by_rules
 from medagent.serving.schemas import ERRORS, AnswerRequest, AnswersShape, CompletionShape, answers_with
 from medagent.serving.settings import LOOPBACK, AdmissionLimits
 from medagent.types import Question
@@ -48,7 +48,7 @@ def make_app(
     name: str = "medagent",
     limits: AdmissionLimits = AdmissionLimits(),
     check: EvidenceCheck = EvidenceCheck(),
-    rewriter: Rewriter = RuleRewriter(),
+    rewriter: Rewriter = rewrite_by_rules,
     hosts: Sequence[str] = LOOPBACK,
     tokens: Sequence[str] = (),
     max_body_bytes: int = MAX_BODY_BYTES,

@@ -214,15 +214,12 @@ def chunk(
 
 
 def usage_chunk(id: str, model: str, usage: dict[str, int]) -> dict[str, Any]:
-    """The last piece, where `stream_options.include_usage` asks for it."""
+    """The last piece, if `stream_options.include_usage` asks for it."""
     return {**chunk(id, model, {}), "choices": [], "usage": usage}
 
 
 def content_of(answer: dict[str, Any]) -> str:
-    """The answer as Markdown with its verdict and sources below, for clients that show only text.
-
-    Text of the model and the corpus is escaped, so that nothing in it is an image, a link or a paragraph.
-    """
+    """The answer as Markdown, with text of the model and the corpus escaped, and its verdict and sources below."""
     lines = [f"**{escaped(answer['urgent'])}**", ""] if answer["urgent"] else []
     if answer["asked_as"]:
         lines += [f"*Asked as: {escaped(answer['asked_as'])}*", ""]

@@ -170,7 +170,7 @@ def handle_errors(app: FastAPI) -> None:
     app.add_exception_handler(RetrievalError, _on_failure)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(ClientLeftError, _on_client_left)
+    app.add_exception_handler(ClientLeftError, lambda request, failure: Response(status_code=CLIENT_LEFT))
 
 
 async def _on_failure(request: Request, failure: Exception) -> Response:
@@ -201,7 +201,3 @@ async def _on_http(request: Request, failure: Exception) -> Response:
     detail = "the body cannot be read. Send JSON in UTF-8, not compressed." if unread else str(failure.detail)
     told = openai.error(detail, "invalid_request_error")
     return JSONResponse(told, status_code=failure.status_code, headers=failure.headers)
-
-
-async def _on_client_left(request: Request, failure: Exception) -> Response:
-    return Response(status_code=CLIENT_LEFT)

@@ -10,9 +10,8 @@ import asyncio
 import logging
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
 
@@ -43,20 +42,13 @@ _CONTROL = frozenset({"Cc", "Cf", "Zl", "Zp"})
 _LEAD = re.compile(r"^(?:(?:rewritten|last|the)\s+)*question:\s*", re.IGNORECASE)
 
 
-class Rewriter(Protocol):
-    """Makes the last question of a conversation stand on its own."""
-
-    async def __call__(self, questions: Sequence[str], policy: Policy) -> str:
-        """The last of `questions`, completed. `policy` is the agent's own."""
-        ...
+Rewriter = Callable[[Sequence[str], Policy], Awaitable[str]]
+"""Makes the last question of a conversation stand on its own, with the agent's policy."""
 
 
-class RuleRewriter:
-    """By the rules of `medagent.serving.conversation`."""
-
-    async def __call__(self, questions: Sequence[str], policy: Policy) -> str:
-        """See `Rewriter`."""
-        return standing_alone(questions)
+async def rewrite_by_rules(questions: Sequence[str], policy: Policy) -> str:
+    """The last of `questions`, completed by the rules of `medagent.serving.conversation`."""
+    return standing_alone(questions)
 
 
 @dataclass
@@ -68,7 +60,7 @@ class ModelRewriter:
     _places: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = field(default_factory=dict, repr=False)
 
     async def __call__(self, questions: Sequence[str], policy: Policy) -> str:
-        """See `Rewriter`."""
+        """The last of `questions`, completed."""
         ruled = standing_alone(questions)
         if len(questions) < 2:
             return ruled

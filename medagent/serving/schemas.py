@@ -62,10 +62,7 @@ class TurnShape(ResponseShape):
 
 
 class SourceShape(ResponseShape):
-    """A cited passage, and the sentence nearest to the answer.
-
-    `sentence` holds its start and end in the passage's text, in characters.
-    """
+    """A cited passage, and the span in its text, in characters, of the sentence nearest to the answer."""
 
     number: int
     passage: PassageShape
@@ -81,10 +78,7 @@ class UsageShape(BaseModel):
 
 
 class VerdictShape(ResponseShape):
-    """The verdict on the answer: its kind, a sentence, and the numbers of the passages that state the answer.
-
-    `missing` are words of the question that the passages lack, and `did_you_mean` are names near a misspelt one.
-    """
+    """The verdict on the answer, with words of the question that the passages lack, and names near a misspelt one."""
 
     kind: Literal["stated", "partly", "something_else", "not_said"]
     text: str
@@ -94,11 +88,7 @@ class VerdictShape(ResponseShape):
 
 
 class AnswerShape(ResponseShape):
-    """A checked answer, see docs/serving.md.
-
-    `supported`: the verdict is "stated". If the answer is `withheld`, `text` says what the evidence lacks, and
-    `nearest` has passages on the subject.
-    """
+    """A checked answer, see docs/serving.md. If it is `withheld`, `text` says what the evidence lacks."""
 
     text: str
     letter: str | None

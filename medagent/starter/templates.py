@@ -1,7 +1,6 @@
 """The phrasings of the starter world. The warm start uses the same ones for its made-up facts.
 
-A passage is titled by its condition and names its relation by the key. `{v}` is the value, `{c}` a condition or a
-description of one. The value comes last, so that the citation number follows it.
+`{v}` is the value, which comes last so that the citation number follows it, `{c}` a condition or a description of one.
 """
 
 from __future__ import annotations
@@ -70,9 +69,5 @@ INHERITANCE = ("autosomal dominant", "autosomal recessive", "X-linked recessive"
 
 
 def query(name: str, relation: str) -> str:
-    """The search query for one fact.
-
-    >>> query("gout", "drug")
-    'gout first-line drug'
-    """
+    """The search query for one fact, such as "gout first-line drug"."""
     return f"{name} {RELATIONS[relation].key}"

@@ -1,7 +1,6 @@
 """The starter world: real medical facts, their passages, and multiple-choice questions split by condition.
 
-The facts (`facts.psv`) are standard textbook teaching in our own words. Debated values are left out. A question's
-distractors come from other specialties and share no long word with the answer. So only one option is right.
+A question's distractors come from other specialties and share no long word with the answer. So only one is right.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from hashlib import sha256
 from importlib import resources
 from typing import Literal, get_args
@@ -102,34 +100,16 @@ class World:
             for relation, value in condition.facts.items()
         ]
 
-    @cached_property
-    def _by_specialty(self) -> dict[tuple[str, str], set[str]]:
-        """(specialty, relation) -> the values that conditions of the specialty have."""
-        values: dict[tuple[str, str], set[str]] = {}
-        for condition in self.conditions:
-            for relation, value in condition.facts.items():
-                values.setdefault((condition.specialty, relation), set()).add(value)
-        return values
-
     def _options(self, condition: Condition, relation: str, *, text: str, rng: random.Random, lure: str) -> list[str]:
-        """The answer first, then the lure (if any) and distractors of the same kind.
-
-        Fewer than four where none is left.
-        """
+        """The answer first, then the lure (if any) and distractors of the same kind, as far as there are any."""
         answer = condition.facts[relation]
         chosen = [answer] + ([lure] if lure and lure != answer else [])
         if relation == "inheritance":
             others = [value for value in INHERITANCE if value not in chosen]
             return chosen + rng.sample(others, NUM_OPTIONS - len(chosen))
-        near = self._by_specialty[condition.specialty, relation]
-        pool = sorted(
-            {
-                other.facts[relation]
-                for other in self.conditions
-                if other.split == condition.split and other.specialty != condition.specialty and relation in other.facts
-            }
-            - near
-        )
+        holders = [other for other in self.conditions if relation in other.facts]
+        near = {other.facts[relation] for other in holders if other.specialty == condition.specialty}
+        pool = sorted({other.facts[relation] for other in holders if other.split == condition.split} - near)
         rng.shuffle(pool)
         taken = set().union(*map(_long_words, chosen), _long_words(text))
         for value in pool:
@@ -145,10 +125,8 @@ class World:
     ) -> list[Question]:
         """One-hop and two-hop questions on the split's conditions, in a fixed shuffled order.
 
-        Of each kind the first `skip_per_kind` are left out, then `limit_per_kind` taken.
-
-        A clue of a two-hop question names one condition of the whole knowledge base. With `lures`, each question also
-        offers the value that world holds to be true. A question on which both worlds agree is then left out.
+        Of each kind `limit_per_kind` are taken after the first `skip_per_kind`. With `lures`, each question also
+        offers the value that world holds to be true; a question on which both worlds agree is left out.
         """
         counts = Counter(
             (relation, value.lower()) for condition in self.conditions for relation, value in condition.facts.items()
@@ -202,10 +180,7 @@ class World:
         )
 
     def counterfactual(self, split: Split, *, seed: int = 0) -> World:
-        """A world in which the facts of the split's conditions are permuted among them, relation by relation.
-
-        Only retrieval can tell an agent these values, so its answers show what it read.
-        """
+        """A world in which the facts of the split's conditions are permuted among them, relation by relation."""
         changed = {condition.name: dict(condition.facts) for condition in self.conditions}
         for relation in RELATIONS:
             holders = [c.name for c in self.conditions if c.split == split and relation in c.facts]

@@ -52,7 +52,6 @@ SUITES = {
     ),
     "loop": (
         "tests/medagent/test_limits.py",
-        "tests/medagent/test_hostile_text.py",
         "tests/medagent/test_hostile_doors.py",
         "tests/training/test_shown_passages.py",
         "tests/medagent/test_protocol.py",

@@ -85,13 +85,8 @@ def test_a_demo_that_is_killed_again_and_again_ends_with_the_same_report(tiny, t
     assert json.loads((whole / "report.json").read_text(encoding="utf-8")) == json.loads(json.dumps(report))
 
     command = [sys.executable, "-c", RUN, str(configs), base, str(killed)]
-    marks = [
-        "examples/demonstrations.made",
-        "done/learning-from-examples",
-        "checkpoints",
-        "done/reinforcement-learning",
-    ]
-    for mark in marks:  # one kill after each has appeared
+    done = ("done/learning-from-examples", "checkpoints", "done/reinforcement-learning")
+    for mark in ("examples/demonstrations.made", *done):  # one kill after each has appeared
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=os.environ)
         deadline = time.monotonic() + 300
         while not (killed / mark).exists() and process.poll() is None and time.monotonic() < deadline:
@@ -169,16 +164,14 @@ def test_an_absent_base_is_named_before_anything_is_made(tmp_path, monkeypatch, 
 
 
 def test_the_table_shows_what_was_measured_and_leaves_the_rest_empty() -> None:
-    row = {
+    row: dict[str, object] = {
         "accuracy": 0.5,
         "ci_low": 0.25,
         "ci_high": 0.75,
         "lenient_accuracy": 0.625,
-        "by_type": {"one_hop": 0.75, "two_hop": 0.25},
-        "cited_share": 1.0,
-        "searches_per_question": 1.5,
         "unparsed": 3,
     }
+    row |= {"by_type": {"one_hop": 0.75, "two_hop": 0.25}, "cited_share": 1.0, "searches_per_question": 1.5}
     trained = {"search": row, "forced_search": row, "unrelated": {**row, "accuracy": 0.2}, "permuted": row}
     report = {
         "untrained": {"search": row, "single_shot": row},

@@ -31,18 +31,16 @@ def test_a_gene_is_what_the_sentence_calls_one() -> None:
         assert names_a_gene(answer, sentence, "What causes it?")
 
 
+OTHER_NAME = "What is another name for chickenpox?"
+
+
 def test_another_name_is_given_as_one() -> None:
     for answer, sentence, question, given in [
         ("HIV", "AIDS (acquired immunodeficiency syndrome) is caused by HIV.", "What does AIDS stand for?", False),
         ("acquired immunodeficiency syndrome", "AIDS is short.", "What does AIDS stand for?", True),
-        (
-            "shingles",
-            "Chickenpox can later cause shingles, a painful rash.",
-            "What is another name for chickenpox?",
-            False,
-        ),
-        ("varicella", "Chickenpox, also called varicella, itches.", "What is another name for chickenpox?", True),
-        ("varicella", "Varicella (chickenpox) itches.", "What is another name for chickenpox?", True),
+        ("shingles", "Chickenpox can later cause shingles, a painful rash.", OTHER_NAME, False),
+        ("varicella", "Chickenpox, also called varicella, itches.", OTHER_NAME, True),
+        ("varicella", "Varicella (chickenpox) itches.", OTHER_NAME, True),
         ("varicella", "Varicella itches.", "How is chickenpox treated?", True),
     ]:
         assert gives_a_name(answer, sentence, question) == given

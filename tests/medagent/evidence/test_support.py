@@ -63,27 +63,16 @@ def test_citations_of_what_is_not_entailed_never_count() -> None:
     assert support_of([Statement("a", (1, 2))], ["one", "two"], entails) == Support(1, 0, 2, 0)
 
 
+LONG = "Allopurinol lowers uric acid in the long run"
+
+
 def test_statements() -> None:
+    both = [Statement(f"{LONG}.", (1,)), Statement("It is not for acute attacks.", (2,))]
     for answer, expected in [
         ("(B) allopurinol [1] [9]", [Statement("allopurinol", (1,), "What lowers urate?", name=True)]),
-        (
-            "Allopurinol lowers uric acid in the long run [1]. It is not for acute attacks of gout [2].",
-            [
-                Statement("Allopurinol lowers uric acid in the long run.", (1,)),
-                Statement("It is not for acute attacks of gout.", (2,)),
-            ],
-        ),
-        (
-            "Allopurinol lowers uric acid in the long run. [1] It is not for acute attacks of gout. [2]",
-            [
-                Statement("Allopurinol lowers uric acid in the long run.", (1,)),
-                Statement("It is not for acute attacks of gout.", (2,)),
-            ],
-        ),
-        (
-            "Allopurinol lowers uric acid in the long run [1, 2].",
-            [Statement("Allopurinol lowers uric acid in the long run [1, 2].", ())],
-        ),
+        (f"{LONG} [1]. It is not for acute attacks [2].", both),
+        (f"{LONG}. [1] It is not for acute attacks. [2]", both),
+        (f"{LONG} [1, 2].", [Statement(f"{LONG} [1, 2].", ())]),
     ]:
         found = statements_of(answer, "allopurinol", "What lowers urate?", shown=2)
         assert [(each.text, each.cited, each.name) for each in found] == [(e.text, e.cited, e.name) for e in expected]
@@ -111,44 +100,36 @@ def test_a_long_answer_is_counted_by_its_sentences() -> None:
     assert (found.statements, found.citation_recall, found.citation_precision) == (2, 1.0, pytest.approx(2 / 3))
 
 
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny cross-encoder with random weights and the labels of an NLI model."""
-    folder = tmp_path_factory.mktemp("nli")
+def tiny(folder: Path, *names: str) -> str:
+    """A tiny cross-encoder with random weights and these labels."""
     tokenizer = AutoTokenizer.from_pretrained(model_path(STARTER))
     torch.manual_seed(0)
-    names = ["contradiction", "entailment", "neutral"]
-    BertForSequenceClassification(
-        BertConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=16,
-            max_position_embeddings=64,
-            id2label=dict(enumerate(names)),
-            label2id={name: number for number, name in enumerate(names)},
-        )
-    ).save_pretrained(folder)
+    labels = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **size, **labels)
+    BertForSequenceClassification(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return folder
+    return str(folder)
 
 
-def test_a_model_judges_as_its_likeliest_label_says(classifier: Path) -> None:
-    model = NLIModel(str(classifier), batch=3, max_tokens=32)
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny(tmp_path_factory.mktemp("nli"), "contradiction", "entailment", "neutral")
+
+
+def test_a_model_judges_as_its_likeliest_label_says(classifier: str) -> None:
+    model = NLIModel(classifier, batch=3, max_tokens=32)
     pairs = [(f"passage {number} " * number, Statement(f"claim {number}", (1,))) for number in range(1, 8)]
     found = model(pairs)
     assert found == [judged for pair in pairs for judged in model([pair])]  # no batch or padding changes it
-    with torch.no_grad():
-        model._model.classifier.bias[:] = torch.tensor([0.0, 1e3, 0.0])
-    assert model(pairs) == [True] * 7
-    with torch.no_grad():
-        model._model.classifier.bias[:] = torch.tensor([0.0, -1e3, 0.0])
-    assert model(pairs) == [False] * 7
+    for bias, judged in ((1e3, True), (-1e3, False)):
+        with torch.no_grad():
+            model._model.classifier.bias[:] = torch.tensor([0.0, bias, 0.0])
+        assert model(pairs) == [judged] * 7
 
 
-def test_long_questions_and_passages_are_judged_too(classifier: Path) -> None:
-    model = NLIModel(str(classifier), max_tokens=32)
+def test_long_questions_and_passages_are_judged_too(classifier: str) -> None:
+    model = NLIModel(classifier, max_tokens=32)
     long = Statement("an option", (1,), "What is it? " * 400, name=True)
     assert long.hypothesis.endswith("an option")
     assert len(model([("short", long), ("word " * 900, long)])) == 2
@@ -157,9 +138,5 @@ def test_long_questions_and_passages_are_judged_too(classifier: Path) -> None:
 def test_what_is_no_entailment_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"entailment .*cannot be loaded"):
         NLIModel(str(tmp_path))
-    BertForSequenceClassification(
-        BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
-    ).save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(model_path(STARTER)).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"label_0, label_1, wanted one that begins with \"entail\""):
-        NLIModel(str(tmp_path))
+    with pytest.raises(InputError, match=r"yes, no, wanted one that begins with \"entail\""):
+        NLIModel(tiny(tmp_path, "yes", "no"))

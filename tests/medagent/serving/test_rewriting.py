@@ -131,8 +131,9 @@ def test_an_endpoint_rewrites_and_where_it_fails_rules_do(caplog: pytest.LogCapt
         (asked,) = endpoint.asked
         assert (asked["model"], asked["temperature"]) == ("m", 0.0)
         assert asked["messages"][0]["content"].endswith(f"Last question: {GOUT[1]}\n\nRewritten question:")
-        endpoint.status, endpoint.error = 401, f"too long: {GOUT[1]}"
+        endpoint.status = 401
         assert asyncio.run(rewriter(["What causes gout?", "And how is it treated?"], own)) == "How is gout treated?"
+        endpoint.error = f"too long: {GOUT[1]}"
         asyncio.run(rewriter(GOUT, own))
     assert "completed by rules" in caplog.text
     assert "woman" not in caplog.text
