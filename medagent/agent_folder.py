@@ -1,9 +1,6 @@
 """An agent by name, ready to run: an exported folder, the starter, a model or an endpoint.
 
-An agent's folder holds everything needed to run it, except the base model, which it names.
-
-agent.json   base model ("." where the folder holds its weights), protocol, limits, retriever settings, metrics
-adapter/     LoRA weights (safetensors); absent in a base policy           tokenizer files
+An agent's folder holds agent.json, its tokenizer, and a LoRA in adapter/ or the weights of a whole model.
 """
 
 from __future__ import annotations

@@ -23,11 +23,7 @@ from medagent.untrusted_text import is_blank
 
 
 def question_of(text: str, options: Sequence[str] | None = None) -> Question:
-    """A question as a person types it.
-
-    Raises:
-        InputError: the text is blank, or there are too many options.
-    """
+    """A question as a person types it. Raises `InputError` for blank text and too many options."""
     if is_blank(text):
         raise InputError("the question is empty. Give some text, in quotes.")
     if options is not None and len(options) > len(LETTERS):

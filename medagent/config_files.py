@@ -22,11 +22,7 @@ def packaged_configs() -> Path:
 
 
 def config_path(name: str) -> Path:
-    """A configuration file: the user's own, or a packaged one such as "starter.yaml" or "configs/critic/group.yaml".
-
-    Raises:
-        ConfigError: there is neither.
-    """
+    """A configuration file: the user's own, or a packaged one such as "starter.yaml" or "configs/critic/group.yaml"."""
     given, packaged = Path(name), packaged_configs()
     inner = given.relative_to("configs") if given.parts[:1] == ("configs",) else given
     for found in (given, packaged / inner, packaged / "experiments" / inner):

@@ -35,11 +35,7 @@ class Routers:
     """The routers of a model, in the order of its layers."""
 
     def __init__(self, model: PreTrainedModel, *, where: str = "routing") -> None:
-        """Find the routers.
-
-        Raises:
-            ConfigError: there are none, or those of a family whose selection cannot be replayed.
-        """
+        """Find the routers. Raises `ConfigError` where there are none whose selection can be replayed."""
         found = [(name, module) for name, module in model.named_modules() if isinstance(module, ROUTERS)]
         if not found:
             raise ConfigError(

@@ -53,10 +53,7 @@ def visible(text: str) -> str:
 
 
 def with_look_alikes(text: str, *marks: re.Pattern[str]) -> str:
-    """`text` in which look-alikes stand for the brackets and signs of all that `marks` match.
-
-    Compatibility forms and accents match too, since tokenizers fold them: full-width brackets are brackets.
-    """
+    """`text` with look-alikes of the brackets and signs of all that `marks` match, in compatibility forms too."""
     for _ in range(4):  # a look-alike may be a sign of another mark
         before, text = text, _once(text, marks)
         if text == before:

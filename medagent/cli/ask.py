@@ -92,10 +92,7 @@ def ask(command: AskCommand) -> None:
 
 
 def chat(command: ChatCommand) -> None:
-    """Ask until an empty line or the end of input.
-
-    A question that leaves something unsaid takes it from those before it (`medagent.serving.rewriting`).
-    """
+    """Ask until an empty line or the end of input, completing each question from the one before it."""
     asking = _Asking(command)
     policy = asking.agent.policy
     rewriter = rewriter_of(command.rewriter, model=command.rewriter_model, policy=policy)

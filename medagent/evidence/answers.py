@@ -193,11 +193,7 @@ def _without_unknown(text: str, *, shown: int) -> tuple[str, int]:
 
 
 def nearest_sentence(passage: str, answer: str) -> tuple[int, int]:
-    """Start and end of the passage's sentence that shares most words with the answer; the first of equals.
-
-    >>> nearest_sentence("Gout hurts. Colchicine treats gout flares.", "colchicine")
-    (12, 42)
-    """
+    """Start and end of the passage's sentence that shares most words with the answer; the first of equals."""
     wanted = set(_WORD.findall(answer.lower()))
     spans = sentence_spans(passage) or [(0, len(passage))]
 

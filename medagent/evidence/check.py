@@ -53,10 +53,7 @@ class EvidenceCheck:
         emergencies: str | None = None,
         number: str = NUMBER,
     ) -> EvidenceCheck:
-        """The check of answers over this retriever.
-
-        `entailment` names a model, `emergencies` a file of patterns and lines, and `number` whom they tell to call.
-        """
+        """The check of answers over this retriever. `number` is whom the lines of `emergencies` tell to call."""
         lines = Emergencies.load(Path(emergencies) if emergencies else None, number=number)
         entails: Entailment = NLIModel(entailment) if entailment else LexicalRule()
         return EvidenceCheck(names_of(retriever), entails, shown, lines)
@@ -96,10 +93,7 @@ async def _read_and_found(rollout: Rollout, query: str, search: SearchBatcher) -
 
 
 def names_of(retriever: Retriever) -> Names:
-    """The titles of what a retriever searches, where it is an index of this process; else none are known.
-
-    An index with more than `MAX_TITLES` titles gives none: nobody would notice the ones left out.
-    """
+    """The titles of an index in this process; none of one elsewhere, or with more than `MAX_TITLES`."""
     corpus = corpus_of(retriever)
     if not isinstance(corpus, HybridRetriever):
         return Names(())

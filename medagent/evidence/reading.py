@@ -83,10 +83,7 @@ def read_answer(answer: str, question: Question, *, shown: int) -> Said:
 
 
 def kinds_beside(title: str, question: str, asked: Asked) -> tuple[tuple[QuestionKind, ...], frozenset[str]]:
-    """The kinds that a question asks for beside a passage's title, and the forms of what is only named.
-
-    In "the side effects of digoxin toxicity" the toxicity is a name, and no passage with that title tells them by it.
-    """
+    """The kinds that a question asks for beside a passage's title ("digoxin toxicity"), and the forms of names."""
     own = frozenset(asked.subject)
     at = question.lower().find(title.lower()) if title else -1
     rest = asked_for(f"{question[:at]} {question[at + len(title) :]}") if at >= 0 else ()

@@ -33,20 +33,13 @@ _IDLE_PRIMARY = re.compile(
     r"\b(?:primary|main|first|typical|classic) (?=(?:known )?(?:cause|drug|treatment|choice|test|sign|therap|line))",
     re.IGNORECASE,
 )
-_IRREGULAR = {
-    "children": "child",
-    "women": "woman",
-    "men": "man",
-    "feet": "foot",
-    "teeth": "tooth",
-    "mice": "mouse",
-    "metastases": "metastasis",
-    "diagnoses": "diagnosis",
-    "bacteria": "bacterium",
-    "fungi": "fungus",
-    "vertebrae": "vertebra",
-    "diverticula": "diverticulum",
-}
+_IRREGULAR = dict(
+    pair.split(":")
+    for pair in (
+        "children:child women:woman men:man feet:foot teeth:tooth mice:mouse metastases:metastasis diagnoses:diagnosis "
+        "bacteria:bacterium fungi:fungus vertebrae:vertebra diverticula:diverticulum"
+    ).split()
+)
 _POSSESSIVE = re.compile(r"(?<=\w)['\u2019]s\b")
 _GREEK = str.maketrans(GREEK)
 MISSPELT_FRAME = ("syndrome", "syndromes", "disease", "diseases", "disorder", "condition")

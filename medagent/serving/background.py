@@ -35,10 +35,7 @@ def stamp(folder: Path) -> Stamp:
 async def watch(
     folder: Path, served: Stamp, open_again: Callable[[], Agent], admission: Admission, *, every_s: float
 ) -> None:
-    """Exchange the agent, whose stamp is `served`, once a change of its folder has come to rest.
-
-    If the new agent cannot be opened, the reason is logged and the former one stays.
-    """
+    """Exchange the agent, whose stamp is `served`, once a change of its folder has come to rest."""
     seen = served
     while True:
         await asyncio.sleep(every_s)

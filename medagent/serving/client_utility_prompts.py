@@ -48,21 +48,17 @@ _AS_JSON = re.compile(r"\bjson\b", re.IGNORECASE)
 
 
 def utility_answer(system: str, last: str, questions: list[str]) -> str | None:
-    """The answer to a utility prompt; None where the conversation asks a question.
-
-    `system` and `last` are the system's messages and the last one of the user (empty where there is none). `questions`
-    are the user's earlier messages.
-    """
+    """The answer to a utility prompt: `last` of the user or `system` after `questions`. None if it is a question."""
     instruction = (last or system)[:LOOKED_AT]
     told = [found[1].strip() for found in _SAID.finditer((last or system)[-LOOKED_AT:])]
     follow_up = _FOLLOW_UP.search(last)
     if follow_up and _CONDENSE.search(instruction):
         return standing_alone([*told, follow_up[1].strip()])
     kind = _kind_of(instruction)
-    if kind is None and not questions and _only_a_title(system):
-        return title_of((told or [last])[0])
     if kind is None:
-        return None
+        asks = system[:LOOKED_AT]
+        only = _TITLE.search(asks) and _NOTHING_ELSE.search(asks) and not _ANSWERS_TOO.search(asks)
+        return title_of((told or [last])[0]) if only and not questions else None
     first = (told or questions or [""])[0]
     if kind == "title":
         title = title_of(first)
@@ -73,12 +69,6 @@ def utility_answer(system: str, last: str, questions: list[str]) -> str | None:
         return "\N{SPEECH BALLOON}"
     empty: dict[str, object] = {"tags": ["Medicine"], "text": "", "prompt": title_of(first)}
     return json.dumps({kind: empty.get(kind, [])})
-
-
-def _only_a_title(system: str) -> bool:
-    """Whether a system message has programs write a title of what the user says, and nothing besides."""
-    told = system[:LOOKED_AT]
-    return bool(_TITLE.search(told) and _NOTHING_ELSE.search(told)) and not _ANSWERS_TOO.search(told)
 
 
 def _kind_of(instruction: str) -> str | None:

@@ -27,18 +27,9 @@ _JOINER = "&#8288;"
 _UNSEEN = frozenset({"Cc", "Cf"})  # of Unicode's categories: they turn text around, or hide it
 NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 SHAPES = (
-    "guided_json",
-    "guided_choice",
-    "guided_regex",
-    "guided_grammar",
-    "structured_outputs",
-    "grammar",
-    "json_schema",
-    "format",
-    "text",
-    "audio",
-    "top_logprobs",
-)
+    "guided_json guided_choice guided_regex guided_grammar structured_outputs grammar json_schema format text audio "
+    "top_logprobs"
+).split()
 _BRACKET = re.compile(r"\[(?!\d{1,3}\](?![(:\[]))|(?<!\[\d)(?<!\[\d\d)(?<!\[\d\d\d)\]|(?<=\d)\](?=[(:\[])")
 _ENTITIES = {"[": "&#91;", "]": "&#93;"}
 

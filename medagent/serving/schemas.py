@@ -50,10 +50,7 @@ class ShownShape(ResponseShape):
 
 
 class TurnShape(ResponseShape):
-    """The agent's thought, its query (null for none), and the passages that it was shown.
-
-    `replaced` names words of the query that no passage has, and the near ones that were searched instead.
-    """
+    """The agent's thought and query, the words of it that were replaced, and the passages that it was shown."""
 
     thought: str
     query: str | None
