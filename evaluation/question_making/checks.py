@@ -82,7 +82,6 @@ class Checks:
             source=passage.source,
             licence=passage.licence,
             gold_ids=tuple(sorted(dict.fromkeys(gold), key=lambda id_: id_ != passage.id)),
-            hit_ids=tuple(hit.passage.id for hit in hits),
         )
 
     def _could_answer(self, sentence: str, tokens: frozenset[str], draft: Draft) -> bool:

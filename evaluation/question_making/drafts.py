@@ -13,7 +13,7 @@ from medagent.retrieval.passages import Passage
 class Draft:
     """A question, its right answers (the first as its sentence has it), and the sentence.
 
-    `family` names what the answer is, such as "gene" or "disorder": options come from one family.
+    `family` names what the answer is, such as "gene" or "disorder".
     """
 
     kind: Literal["definition", "name"]
@@ -29,14 +29,12 @@ Maker = Callable[[Iterable[Passage]], Iterator[tuple[Draft, Passage]]]
 
 @dataclass(frozen=True)
 class Candidate(Draft):
-    """A draft that passed the checks, with its passage's origin and the ids of the passages that search found.
+    """A draft that passed the checks, with its passage's origin.
 
-    `gold_ids` are passages with the sentence, the draft's own first. Open questions have no `options`.
+    `gold_ids` are passages with the sentence, the draft's own first.
     """
 
     title: str
     source: str
     licence: str
     gold_ids: tuple[str, ...]
-    hit_ids: tuple[str, ...]
-    options: tuple[str, ...] = ()

@@ -16,14 +16,13 @@ from typing import Any
 from medagent.errors import InputError
 from medagent.evaluation.question_making.checks import Checks
 from medagent.evaluation.question_making.drafts import Candidate, Draft, Maker
-from medagent.evaluation.question_making.options import with_options
 from medagent.evaluation.question_making.rules import rule_drafts
 from medagent.evaluation.question_making.selection import select
 from medagent.evaluation.question_making.statistics import CorpusStatistics
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.search import HybridRetriever
-from medagent.types import LETTERS, Question
+from medagent.types import Question
 
 BATCH = 512  # passages whose drafts are searched together
 REPEATED = "the same question was made before"
@@ -36,7 +35,6 @@ class Making:
 
     top_k: int = 10
     per_answer: int = 50
-    options: int = 0
     limit: int = 0
     seed: int = 0
 
@@ -47,8 +45,6 @@ class Making:
                 f"questions: found --top_k {self.top_k}, --per_answer {self.per_answer} and --limit {self.limit}, "
                 "wanted at least 1 for the first two and at least 0 for the last."
             )
-        if self.options and not 2 <= self.options <= len(LETTERS):
-            raise InputError(f"--options {self.options}: wanted 0 for open questions, or 2 to {len(LETTERS)}.")
 
 
 @dataclass
@@ -81,16 +77,6 @@ def make_questions(
         without=without,
         analyser=analyser,
     )
-    if making.options:
-
-        def texts_of(ids: Sequence[str]) -> str:
-            passages = map(index.passage, ids)
-            return "\n".join(passage.indexed_text for passage in passages if passage is not None)
-
-        chosen, without_options = with_options(
-            chosen, making.options, statistics=statistics, texts_of=texts_of, seed=making.seed
-        )
-        dropped += without_options
     return Found(chosen, found.drafts, dropped + found.dropped)
 
 
@@ -145,14 +131,11 @@ def question_row(candidate: Candidate) -> dict[str, Any]:
     """
     right, *others = candidate.answers
     made = hashlib.sha256(f"{candidate.question}\n{right}".encode()).hexdigest()[:12]
-    row: dict[str, Any] = {"id": f"made:{made}", "question": candidate.question}
-    if candidate.options:
-        row |= {"options": list(candidate.options), "answer": LETTERS[candidate.options.index(right)]}
-    else:
-        row["answer"] = [right, *others] if others else right
     meta = {name: getattr(candidate, name) for name in ("family", "source", "licence", "title", "sentence")}
     return {
-        **row,
+        "id": f"made:{made}",
+        "question": candidate.question,
+        "answer": [right, *others] if others else right,
         "kind": candidate.kind,
         "gold_passage_ids": list(candidate.gold_ids),
         "meta": {name: text for name, text in meta.items() if text},

@@ -20,7 +20,7 @@ from medagent.evaluation.names import BENCHMARKS
 from medagent.evaluation.question_making.making import Making, make_questions, question_row
 from medagent.files import write_whole
 from medagent.retrieval.search import HybridRetriever
-from medagent.types import LETTERS, Question
+from medagent.types import Question
 
 PRINTED = 5  # questions that are also printed
 
@@ -67,6 +67,4 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         answer = row["answer"] if isinstance(row["answer"], str) else " / ".join(row["answer"])
         console.print(f"[bold]{escape(row['question'])}[/bold]", soft_wrap=True)
-        for letter, option in zip(LETTERS, row.get("options", ()), strict=False):
-            console.print(f"   {letter}) {escape(option)}", soft_wrap=True)
         console.print(f"   {escape(answer)}  [dim]{escape(row['gold_passage_ids'][0])}[/dim]", soft_wrap=True)

@@ -9,7 +9,6 @@ from typing import Any
 def questions_make(
     index: str,
     out: str = "questions.jsonl",
-    options: int = 0,
     top_k: int = 10,
     per_answer: int = 50,
     limit: int = 0,
@@ -23,17 +22,16 @@ def questions_make(
     Args:
         index: Folder of the index.
         out: File of the questions.
-        options: Options per question for multiple choice, 2 to 10; 0 makes open questions.
         top_k: Search with the question as query must find its passage among this many.
         per_answer: Most questions with one answer.
         limit: Most questions, drawn by the seed; 0 takes all.
-        seed: Seed of the order and the options.
+        seed: Seed of the order.
         without: Benchmarks whose questions are left out, as '[bioasq:FILE, medqa:FILE, mine.jsonl]'.
     """
     from medagent.cli.questions import make_with_progress
     from medagent.evaluation.question_making.making import Making
 
-    make_with_progress(index, Path(out), Making(top_k, per_answer, options, limit, seed), without or [])
+    make_with_progress(index, Path(out), Making(top_k, per_answer, limit, seed), without or [])
 
 
 QUESTION_COMMANDS: dict[str, Any] = {

@@ -61,8 +61,8 @@ def draft(question: str, *answers: str, sentence: str = "", kind="name", family:
     return Draft(kind, family, question, answers, sentence)
 
 
-def candidate(question: str, *answers: str, family: str = "gene", hits: Sequence[str] = ("p",)) -> Candidate:
-    return Candidate("name", family, question, answers, "A sentence.", "Title", "Primer", "", ("p",), tuple(hits))
+def candidate(question: str, *answers: str) -> Candidate:
+    return Candidate("name", "gene", question, answers, "A sentence.", "Title", "Primer", "", ("p",))
 
 
 class Searched:

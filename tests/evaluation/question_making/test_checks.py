@@ -1,17 +1,15 @@
-"""Which drafts are kept, and how made questions are chosen, given options and written."""
+"""Which drafts are kept, and how made questions are chosen and written."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 from medagent.evaluation.benchmarks import JsonlBenchmark
 from medagent.evaluation.question_making import checks
 from medagent.evaluation.question_making.checks import Checks, holds
 from medagent.evaluation.question_making.making import question_row
-from medagent.evaluation.question_making.options import TOO_FEW, with_options
 from medagent.evaluation.question_making.selection import (
     CONFLICT,
     IN_BENCHMARK,
@@ -69,8 +67,7 @@ def test_search_must_find_the_passage_or_one_with_its_sentence() -> None:
     assert checked.after_search(made, GENE, [Hit(PASSAGES[3], 1.0)]) == checks.NOT_FOUND
     assert checked.after_search(made, GENE, []) == checks.NOT_FOUND
     found = checked.after_search(made, GENE, [Hit(PASSAGES[3], 2.0), Hit(copy, 1.0), Hit(GENE, 0.5)])
-    assert (found.gold_ids, found.hit_ids) == ((GENE.id, "copy"), (PASSAGES[3].id, "copy", GENE.id))
-    assert (found.question, found.source) == (ASKED, "Primer")
+    assert (found.gold_ids, found.question, found.source) == ((GENE.id, "copy"), ASKED, "Primer")
 
 
 def test_a_passage_that_fits_as_well_makes_the_question_ambiguous() -> None:
@@ -131,59 +128,11 @@ def test_what_a_benchmark_asks_is_left_out() -> None:
     assert counts == Counter({IN_BENCHMARK: 1})
 
 
-# Options.
-
-
-def many(number: int = 40):
-    letters = "ABCDEFGHIJ"
-    names = [f"GEN{letters[i // 10]}{letters[i % 10]}" for i in range(number)]
-    return [candidate(f"Which gene is behind trait number{i} here?", name) for i, name in enumerate(names)]
-
-
-def test_options_are_of_one_kind_and_none_stands_in_what_search_finds() -> None:
-    some = many()
-    choices, counts = with_options(some, 4, statistics=counted(), texts_of=lambda _: "GENAB and GENAC", seed=0)
-    assert len(choices) == 40
-    assert not counts
-    for choice in choices:
-        assert len(set(choice.options)) == 4
-        assert not {"GENAB", "GENAC"} & (set(choice.options) - {choice.answers[0]})
-    assert {choice.options.index(choice.answers[0]) for choice in choices} == {0, 1, 2, 3}
-    assert choices == with_options(some, 4, statistics=counted(), texts_of=lambda _: "GENAB and GENAC", seed=0)[0]
-
-
-def test_a_question_without_enough_options_is_dropped() -> None:
-    assert with_options(many(2), 4, statistics=counted(), texts_of=lambda _: "", seed=0) == ([], Counter({TOO_FEW: 2}))
-
-
-def test_options_come_from_one_family() -> None:
-    def defined(family: str, *answers: str):
-        return [
-            replace(candidate(f"Which {family} acts in setting {number}?", answer, family=family), kind="definition")
-            for number, answer in enumerate(answers)
-        ]
-
-    some = [*defined("hormone", "ghrelin"), *defined("enzyme", "renin", "pepsin", "trypsin", "amylase")]
-    choices, counts = with_options(some, 3, statistics=counted(), texts_of=lambda _: "", seed=0)
-    assert {option for choice in choices for option in choice.options} == {"renin", "pepsin", "trypsin", "amylase"}
-    assert counts == Counter({TOO_FEW: 1})
-
-
-def test_an_option_shares_as_many_words_with_the_question_as_the_answer() -> None:
-    some = [candidate(f"Which drug treats ache{i}?", f"ache{i + 1} salt") for i in range(30)]
-    choices, _ = with_options(some, 3, statistics=counted(), texts_of=lambda _: "", seed=0)
-    assert choices
-    assert all(f"{c.question[18:-1]} salt" not in c.options for c in choices)
-
-
 def test_rows_are_read_by_the_custom_benchmark(tmp_path: Path) -> None:
     several = candidate("What is another name for œdema?", "swelling", "dropsy")
-    choice = replace(several, options=("water", "swelling"))
     path = tmp_path / "made.jsonl"
-    rows = [question_row(several), {**question_row(choice), "id": "other"}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    opened, chosen = JsonlBenchmark(str(path)).questions()
+    path.write_text(json.dumps(question_row(several)))
+    (opened,) = JsonlBenchmark(str(path)).questions()
     assert (opened.text, opened.answer, opened.aliases) == (several.question, "swelling", ("dropsy",))
     assert opened.gold_passage_ids == ("p",)
     assert opened.meta == {"family": "gene", "source": "Primer", "title": "Title", "sentence": "A sentence."}
-    assert (chosen.options, chosen.answer) == (("water", "swelling"), "B")

@@ -71,8 +71,7 @@ def test_no_passages_give_no_questions_and_wrong_settings_are_refused() -> None:
     assert (found.candidates, found.drafts) == ([], 0)
     for settings, message in (
         ({"top_k": 0}, "--top_k 0"),
-        ({"options": 1}, "--options 1"),
-        ({"options": 11}, "wanted 0"),
+        ({"limit": -1}, "--limit -1"),
     ):
         with pytest.raises(InputError, match=message):
             making.Making(**settings)

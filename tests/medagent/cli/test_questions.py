@@ -49,14 +49,6 @@ def test_open_questions(index: str, tmp_path: Path, capsys) -> None:
     assert out.read_bytes() == first
 
 
-def test_multiple_choice(index: str, tmp_path: Path, capsys) -> None:
-    out = tmp_path / "mc.jsonl"
-    ran(capsys, "questions", "make", index, "--out", str(out), "--options", "2", "--top_k", "1")
-    questions = JsonlBenchmark(str(out)).questions()
-    assert questions
-    assert all(len(question.options) == 2 and question.answer in "AB" for question in questions)
-
-
 def test_benchmark_questions_are_left_out(index: str, tmp_path: Path, capsys) -> None:
     known = tmp_path / "known.jsonl"
     known.write_text(json.dumps({"question": ASKED.replace("Which", "What"), "answer": "Costello syndrome"}) + "\n")
@@ -70,7 +62,6 @@ def test_benchmark_questions_are_left_out(index: str, tmp_path: Path, capsys) ->
     ("options", "message"),
     [
         (["--top_k", "0"], "--top_k 0"),
-        (["--options", "1"], "--options 1: wanted 0 for open questions"),
         (["--without", "[nowhere.jsonl]"], "nowhere.jsonl"),
     ],
 )
