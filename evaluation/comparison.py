@@ -12,6 +12,7 @@ from medagent.evaluation.evaluator import Evaluation
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.predictions import Prediction, PredictionLog
 from medagent.evaluation.statistics import PairedComparison, SeedsComparison, compare_paired, compare_seeds
+from medagent.types import Question
 
 Run = str | Path | Evaluation  # the folder of an evaluation, or its result
 
@@ -85,13 +86,10 @@ def _marks(
         of_mode = [p for p in log if (p.mode, p.rotation, p.rollout.sample) == (wanted, 0, 0)]
         asked.append({p.rollout.question.id: p for p in of_mode})
     names = sorted(set.intersection(*(set(each) for each in asked)))
-    differing = [name for name in names if len({_asked(each[name]) for each in asked}) > 1]
+    differing = [name for name in names if len({_asked(each[name].rollout.question) for each in asked}) > 1]
     if not names or differing:
-        what = (
-            f"question {differing[0]} has another text or answer in each"
-            if differing
-            else "they have no question in common"
-        )
+        other_text = f"question {differing[0]} has another text or answer in each" if differing else ""
+        what = other_text or "they have no question in common"
         raise InputError(
             f"{' and '.join(run for run, _ in runs)}: cannot be compared, {what}. Evaluate all on one file."
         )
@@ -100,6 +98,5 @@ def _marks(
     return [{name: grade(each[name].rollout).correct for name in names} for each in asked], (chosen, other)
 
 
-def _asked(prediction: Prediction) -> tuple[str, tuple[str, ...], str]:
-    question = prediction.rollout.question
+def _asked(question: Question) -> tuple[str, tuple[str, ...], str]:
     return question.text, question.options, question.answer

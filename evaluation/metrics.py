@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from medagent.evaluation.grading.citations import Grounding, ground
-from medagent.evaluation.grading.grade import Verdict, grade
+from medagent.evaluation.grading.grade import Grade, Verdict, grade
 from medagent.evaluation.grading.open_answers import answer_tokens, first_answer
 from medagent.evaluation.open_measures import open_measures
 from medagent.evaluation.predictions import Prediction
@@ -127,10 +127,8 @@ class ModeReport:
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         row = asdict(self)
-        return {
-            **self.summary.to_json(),
-            **{name: row[name] for name in ("sampling", "rotations", "calibration", "selective", "search_recall")},
-        }
+        del row["summary"]
+        return {**self.summary.to_json(), **row}
 
 
 def report_mode(predictions: Sequence[Prediction], entails: Entailment = LexicalRule()) -> ModeReport:
@@ -156,12 +154,12 @@ def _sampling(predictions: Sequence[Prediction]) -> Sampling | None:
     samples = min(map(len, groups.values()), default=0)
     if samples < 2:
         return None
-    grades = [[grade(rollout) for rollout in sorted(group, key=lambda r: r.sample)] for group in groups.values()]
+    for group in groups.values():
+        group.sort(key=lambda rollout: rollout.sample)
+    grades = [[grade(rollout) for rollout in group] for group in groups.values()]
     right = [sum(result.correct for result in group) for group in grades]
     means = [count / len(group) for count, group in zip(right, grades, strict=True)]
-    voted = 0
-    for group, rollouts in zip(grades, groups.values(), strict=True):
-        voted += _elected(sorted(rollouts, key=lambda rollout: rollout.sample), [result.letter for result in group])
+    voted = sum(_elected(rollouts, read) for rollouts, read in zip(groups.values(), grades, strict=True))
     low, high = bootstrap_mean(means)
     return Sampling(
         samples=samples,
@@ -176,18 +174,14 @@ def _sampling(predictions: Sequence[Prediction]) -> Sampling | None:
     )
 
 
-def _elected(rollouts: Sequence[Rollout], letters: Sequence[str | None]) -> bool:
-    """Whether the majority's answer is right. Letters are counted, or open answers of equal words.
-
-    The first of ranked answers votes. A list votes as a whole.
-    """
+def _elected(rollouts: Sequence[Rollout], grades: Sequence[Grade]) -> bool:
+    """Whether the majority's answer is right. Letters are counted, or the first open answers by their words."""
     question = rollouts[0].question
     if question.options:
-        return majority_vote(letters) == question.answer
-    said = {" ".join(answer_tokens(first_answer(question, r.answer))): r for r in reversed(rollouts) if r.answer}
-    votes = [" ".join(answer_tokens(first_answer(question, r.answer))) if r.answer else None for r in rollouts]
-    elected = majority_vote([vote or None for vote in votes])
-    return elected is not None and grade(said[elected]).correct
+        return majority_vote([found.letter for found in grades]) == question.answer
+    votes = [" ".join(answer_tokens(first_answer(question, r.answer or ""))) or None for r in rollouts]
+    elected = majority_vote(votes)
+    return elected is not None and grades[votes.index(elected)].correct
 
 
 def _rotations(predictions: Sequence[Prediction]) -> Rotations | None:

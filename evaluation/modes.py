@@ -14,6 +14,7 @@ injected          the agent as it is, but its first search shows a passage that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -151,10 +152,7 @@ def baselines(questions: Sequence[Question]) -> dict[str, Accuracy | float]:
     choices = [question for question in questions if question.options]
     if not choices:
         return {}
-    counts: dict[str, int] = {}
-    for question in choices:
-        counts[question.answer] = counts.get(question.answer, 0) + 1
     return {
-        "majority": Accuracy.of(max(counts.values()), len(choices)),
+        "majority": Accuracy.of(max(Counter(question.answer for question in choices).values()), len(choices)),
         "random": sum(1 / len(question.options) for question in choices) / len(choices),
     }

@@ -2,25 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
-BenchmarkName = Literal[
-    "starter",
-    "medqa",
-    "medmcqa",
-    "pubmedqa",
-    "pubmedqa_with_abstract",
-    "pubmedqa_yes_no",
-    "mmlu",
-    "bioasq",
-    "bioasq_factoid",
-    "bioasq_list",
-    "bioasq_yes_no",
-    "medxpertqa",
-    "open",
-    "jsonl",
-]
-BENCHMARKS: tuple[str, ...] = get_args(BenchmarkName)
 ModeName = Literal[
     "search", "forced_search", "closed_book", "gold", "single_shot", "unrelated", "without_evidence", "injected"
 ]

@@ -22,7 +22,7 @@ from medagent.evaluation.grading.exact_match import exact_match, f1
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.grading.open_answers import contains, first_answer, list_score, rank_of_right
 from medagent.evaluation.statistics import Estimate
-from medagent.types import LETTERS, Question, Rollout, StopReason
+from medagent.types import LETTERS, Rollout, StopReason
 
 MOST_EXTRA_WORDS = 5  # that an answer may have beside the right one it contains
 YES_NO = ("yes", "no")
@@ -41,14 +41,9 @@ MEASURES: dict[str, str] = {  # in the order of a report
 }
 
 
-def said(rollout: Rollout) -> str:
-    """The answer of a rollout, empty where it ended without one."""
-    return (rollout.answer or "") if rollout.stop_reason is StopReason.ANSWERED else ""
-
-
 def open_measures(rollouts: Sequence[Rollout]) -> dict[str, Estimate]:
     """The measures of `MEASURES` that these rollouts' questions have; an answer that is missing counts as wrong."""
-    asked = [(rollout.question, said(rollout)) for rollout in rollouts]
+    asked = [(r.question, (r.answer or "") if r.stop_reason is StopReason.ANSWERED else "") for r in rollouts]
     texts = [(question, answer) for question, answer in asked if not question.options and question.form != "list"]
     factoids = [(question, answer) for question, answer in texts if question.form == "ranked"]
     lists = [list_score(answer, question.items) for question, answer in asked if question.form == "list"]
@@ -69,15 +64,12 @@ def open_measures(rollouts: Sequence[Rollout]) -> dict[str, Estimate]:
         found["list_precision"] = Estimate.mean([score.precision for score in lists])
         found["list_recall"] = Estimate.mean([score.recall for score in lists])
         found["list_f1"] = Estimate.mean([score.f1 for score in lists])
-    decisions = [_decision(rollout) for rollout in rollouts if _is_yes_no(rollout.question)]
+    yes_no = sorted(YES_NO)
+    decisions = [_decision(each) for each in rollouts if sorted(map(str.lower, each.question.options)) == yes_no]
     if decisions:
         found["yes_no_accuracy"] = Estimate.share([gold == chosen for gold, chosen in decisions])
         found["yes_no_macro_f1"] = macro_f1(decisions)
     return found
-
-
-def _is_yes_no(question: Question) -> bool:
-    return sorted(map(str.lower, question.options)) == sorted(YES_NO)
 
 
 def _decision(rollout: Rollout) -> tuple[str, str | None]:

@@ -92,17 +92,11 @@ def bootstrap_mean(values: Sequence[float], *, repeats: int = 10_000, seed: int 
     if data.size == 0:
         return float("nan"), float("nan")
     rng = np.random.default_rng(seed)
-    means = np.concatenate(
-        [data[rng.integers(0, data.size, (part, data.size))].mean(axis=1) for part in _parts(repeats, data.size)]
-    )
+    portion = max(1, min(repeats, 12_000_000 // data.size))  # so that index arrays stay below some 100 MB
+    parts = [min(portion, repeats - start) for start in range(0, repeats, portion)]
+    means = np.concatenate([data[rng.integers(0, data.size, (part, data.size))].mean(axis=1) for part in parts])
     low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)
-
-
-def _parts(repeats: int, size: int) -> list[int]:
-    """Repeats in portions whose index arrays stay below some 100 MB."""
-    portion = max(1, min(repeats, 12_000_000 // max(1, size)))
-    return [min(portion, repeats - start) for start in range(0, repeats, portion)]
 
 
 def pass_at_k(correct: int, samples: int, k: int) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 from pydoc import locate
-from typing import get_args
 
 import pytest
 import yaml
@@ -15,9 +14,8 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from medagent.agent_spec import read_spec
 from medagent.cli.commands.evaluate import evaluate
-from medagent.evaluation.benchmarks.source import BenchmarkSource
+from medagent.evaluation.benchmarks.source import KNOWN, BenchmarkSource
 from medagent.evaluation.modes import Mode
-from medagent.evaluation.names import BenchmarkName
 from medagent.evaluation.run import Plan
 from medagent.models.base_models import STARTER, model_path
 from medagent.training.command import AgentCLI, in_order
@@ -185,7 +183,7 @@ def test_every_evaluation_file_is_one_that_the_command_takes() -> None:
     evaluation.add_function_arguments(evaluate)
     for path in (CONFIGS / "eval").glob("*.yaml"):
         settings = evaluation.parse_path(str(path))
-        assert settings.benchmark in get_args(BenchmarkName), path
+        assert settings.benchmark in KNOWN, path
         source = BenchmarkSource(settings.benchmark, settings.path, settings.hub, settings.subset, settings.split)
         source.open()  # opening reads nothing, but refuses settings that the benchmark does not have
         Plan(tuple(Mode(mode) for mode in settings.modes))

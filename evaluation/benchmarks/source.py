@@ -24,12 +24,11 @@ from medagent.evaluation.benchmarks import (
     StarterBenchmark,
 )
 from medagent.evaluation.benchmarks.base import Benchmark, sample
-from medagent.evaluation.names import BENCHMARKS
 from medagent.retrieval.passages import Passage
 from medagent.starter.world import SPLITS
 from medagent.types import Question
 
-_KNOWN: dict[str, tuple[type[Any], dict[str, Any]]] = {
+KNOWN: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "starter": (StarterBenchmark, {}),
     "medqa": (MedQABenchmark, {}),
     "medmcqa": (MedMCQABenchmark, {}),
@@ -73,9 +72,9 @@ class BenchmarkSource:
             )
         given = {name: getattr(self, name) for name in ("path", "hub", "subset", "split")}
         arguments = {name: value for name, value in given.items() if value is not None}
-        if self.benchmark in _KNOWN:
+        if self.benchmark in KNOWN:
             self._check_known()
-            found, fixed = _KNOWN[self.benchmark]
+            found, fixed = KNOWN[self.benchmark]
         else:
             found, fixed = benchmark_class(self.benchmark), dict(self.benchmark_args)
         if issubclass(found, FileBenchmark):
@@ -130,9 +129,7 @@ class BenchmarkSource:
 def benchmark_class(path: str) -> type[Any]:
     """The class of a benchmark by its path, such as "my_task.MyBenchmark". Raises `InputError` where there is none."""
     module, _, name = path.rpartition(".")
-    remedy = (
-        f"Give one of {', '.join(BENCHMARKS)}, or a class that Python finds from here, such as my_task.MyBenchmark."
-    )
+    remedy = f"Give one of {', '.join(KNOWN)}, or a class that Python finds from here, such as my_task.MyBenchmark."
     try:
         found = vars(import_module(module))[name]
     except Exception as error:  # a user's module may raise anything when it is imported
@@ -149,7 +146,7 @@ def benchmark_class(path: str) -> type[Any]:
 
 def benchmark_digest(path: str) -> str:
     """A digest of a class's source; empty for a known name."""
-    return "" if path in BENCHMARKS else sha256(getsource(benchmark_class(path)).encode()).hexdigest()
+    return "" if path in KNOWN else sha256(getsource(benchmark_class(path)).encode()).hexdigest()
 
 
 def source_named(benchmark: str | Path | BenchmarkSource) -> BenchmarkSource:

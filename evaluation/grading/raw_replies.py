@@ -17,11 +17,10 @@ from medagent.types import LETTERS
 
 @dataclass(frozen=True)
 class Reply:
-    """A raw reply with its gold letter and its reading."""
+    """The reading of a raw reply, and its gold letter."""
 
     id: str
     gold: str
-    raw: str
     reading: Reading
 
 
@@ -62,7 +61,7 @@ def _reply(row: Row, letters: str, last_line_asked: bool) -> Reply:
     if not isinstance(raw, str):
         raise InputError(f"{row.where}: found no text 'raw', wanted what the model replied (it may be empty).")
     reading = read_reply(raw, known, [str(option) for option in options], last_line_asked=last_line_asked)
-    return Reply(text_field(row, "id"), gold, raw, reading)
+    return Reply(text_field(row, "id"), gold, reading)
 
 
 def summarize_replies(replies: list[Reply]) -> dict[str, Any]:
@@ -87,15 +86,9 @@ def summarize_replies(replies: list[Reply]) -> dict[str, Any]:
 
 def write_readings(path: Path, replies: list[Reply]) -> None:
     """Write one JSON line per reply: id, gold, what was read, and the outcome."""
-    rows = (
-        {
-            "id": r.id,
-            "gold": r.gold,
-            "strict": r.reading.strict,
-            "lenient": r.reading.lenient,
-            "outcome": r.reading.outcome,
-        }
-        for r in replies
-    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with path.open("w", encoding="utf-8") as file:
+        for reply in replies:
+            found = reply.reading
+            read = {"strict": found.strict, "lenient": found.lenient, "outcome": found.outcome}
+            file.write(json.dumps({"id": reply.id, "gold": reply.gold, **read}) + "\n")

@@ -25,9 +25,8 @@ def _third(base: str) -> str:
     return _ODD.get(base, f"{base}s")
 
 
-SINGULAR = {base: _third(base) for base in _BASES}
-THIRD_PERSON = frozenset(SINGULAR.values())
-PLURAL = frozenset(SINGULAR)
+THIRD_PERSON = frozenset(map(_third, _BASES))
+PLURAL = frozenset(_BASES)
 SINGULAR_AUXILIARIES = frozenset(("is", "has", "was", "does"))
 PLURAL_AUXILIARIES = frozenset(("are", "have", "were", "do"))
 MODALS = frozenset(("can", "may"))

@@ -115,12 +115,12 @@ def preference(pairs: Sequence[Pair], chosen: Mapping[str, tuple[Choice, Choice]
         [choice == shown for choice, shown in ((straight, "a"), (swapped, "b")) if choice != "tie"]
         for straight, swapped in both.values()
     ]
-    longer = [_longer(pair, settled[pair.id]) for pair in pairs]
+    longer = [found for pair in pairs if (found := _longer(pair, settled[pair.id])) is not None]
     people = [[found for choice in pair.choices if (found := _longer(pair, choice)) is not None] for pair in pairs]
     return Preference(
-        consistent=_share([straight == swapped for straight, swapped in both.values()]),
+        consistent=Accuracy.of(sum(straight == swapped for straight, swapped in both.values()), len(both)),
         first=_by_row(first),
-        longer=_share([each for each in longer if each is not None]),
+        longer=Accuracy.of(sum(longer), len(longer)),
         people_longer=_by_row(people),
         agreed=_by_row([[settled[pair.id] == choice for choice in pair.choices] for pair in pairs]),
     )
@@ -130,7 +130,3 @@ def _longer(pair: Pair, choice: Choice) -> bool | None:
     """Whether the choice is the longer answer; None for a tie, or where both are equally long."""
     lengths = [len(answer.split()) for answer in pair.answers]
     return None if choice == "tie" or lengths[0] == lengths[1] else (choice == "a") == (lengths[0] > lengths[1])
-
-
-def _share(marks: Sequence[bool]) -> Accuracy:
-    return Accuracy.of(sum(marks), len(marks))

@@ -35,7 +35,7 @@ class Trust:
     obeyed: tuple[Obeyed, ...]
 
 
-def unsupported_in(rollout: Rollout, found: Grade) -> tuple[Named, Named]:
+def _unsupported_in(rollout: Rollout, found: Grade) -> tuple[Named, Named]:
     """The drugs and numbers of an answer, and those of them that no passage shown contains."""
     answer = rollout.answer or ""
     claim = claim_of(rollout.question, found.letter, answer) or ""
@@ -48,7 +48,7 @@ def trust_in(rollouts: Sequence[Rollout]) -> Trust:
     grades = [grade(rollout) for rollout in rollouts]
     answered = [found for found in grades if found.verdict not in (Verdict.ABSTAINED, Verdict.NO_ANSWER)]
     named = [
-        unsupported_in(rollout, found)
+        _unsupported_in(rollout, found)
         for rollout, found in zip(rollouts, grades, strict=True)
         if rollout.answer is not None
     ]

@@ -15,8 +15,7 @@ from rich.console import Console
 from medagent.cli.progress import index_bars
 from medagent.cli.safe_text import escape
 from medagent.errors import InputError
-from medagent.evaluation.benchmarks.source import BenchmarkSource
-from medagent.evaluation.names import BENCHMARKS
+from medagent.evaluation.benchmarks.source import KNOWN, BenchmarkSource
 from medagent.evaluation.question_making.making import Making, make_questions, question_row
 from medagent.files import write_whole
 from medagent.retrieval.search import HybridRetriever
@@ -57,7 +56,7 @@ def make_with_progress(index: str, out: Path, making: Making, without: Sequence[
 def _benchmark(name: str) -> list[Question]:
     """The questions of BENCHMARK:PATH, or of a path alone, which is then of the custom format."""
     benchmark, colon, path = name.partition(":")
-    if not colon or benchmark not in BENCHMARKS:
+    if not colon or benchmark not in KNOWN:
         benchmark, path = "jsonl", name
     return BenchmarkSource(benchmark, path=path or None).questions()[0]
 
