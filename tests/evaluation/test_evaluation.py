@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from medagent.errors import ConfigError, InputError
-from medagent.evaluation.benchmarks import JsonlBenchmark, PubMedQABenchmark, StarterBenchmark, pubmedqa_passages
+from medagent.evaluation.benchmarks import PubMedQABenchmark, StarterBenchmark, pubmedqa_passages
 from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.grading.option_named import normalise, read_answer
 from medagent.evaluation.metrics import summarize
 from medagent.evaluation.reports.html import Chart, Table, write_html, write_json
 from medagent.evaluation.rollout_files import readable, write_records
-from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Hit, Passage
 from medagent.training.rewards import F1, OutcomeReward, TurnRewards
 from medagent.types import Question, Rollout, StopReason, Turn
@@ -39,18 +38,15 @@ def test_strict_parsing_never_defaults_to_a_letter() -> None:
         assert read_answer(text, QUESTION.letters, QUESTION.options).strict is None, text
 
 
-@pytest.mark.parametrize(
-    ("text", "verdict"),
-    [
+def test_each_kind_of_answer_gets_its_verdict() -> None:
+    for text, verdict in (
         ("(B)", Verdict.CORRECT),
         ("(A)", Verdict.WRONG),
         ("allopurinol", Verdict.UNPARSED),
         ("(A) (B)", Verdict.MULTIPLE),
         ("none of the above", Verdict.ABSTAINED),
-    ],
-)
-def test_each_kind_of_answer_gets_its_verdict(text: str, verdict: Verdict) -> None:
-    assert grade(answered(text)).verdict is verdict
+    ):
+        assert grade(answered(text)).verdict is verdict, text
 
 
 def test_no_answer_is_never_right() -> None:
@@ -159,23 +155,6 @@ def test_summary_counts() -> None:
     assert summarize([]).overall.accuracy == 0
 
 
-def test_jsonl_benchmark(tmp_path: Path) -> None:
-    path = tmp_path / "mine.jsonl"
-    rows = [
-        {"question": "q1", "options": ["x", "y"], "answer": "y"},
-        {"question": "q2", "options": {"B": "y", "A": "x"}, "answer": "A", "id": "two", "kind": "k"},
-        {"question": "q3", "answer": "free text"},
-        {"question": "q4", "options": [3, 4], "answer": 4},
-    ]
-    path.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
-    questions = JsonlBenchmark(str(path)).questions()
-    assert [q.answer for q in questions] == ["B", "A", "free text", "B"]
-    assert questions[1].options == ("x", "y")
-    assert questions[1].id == "two"
-    assert len(JsonlBenchmark(str(path), limit=2).questions()) == 2
-    assert [question.kind for question in questions] == ["all", "k", "all", "all"]
-
-
 def test_pubmedqa_passages_hold_no_conclusion(tmp_path: Path) -> None:
     entry = {"QUESTION": "Does it?", "CONTEXTS": ["First.", "Second."], "LONG_ANSWER": "SECRET", "YEAR": "2001"}
     path = tmp_path / "pqal.json"
@@ -230,21 +209,3 @@ def test_the_page_escapes_everything_and_stands_alone(tmp_path: Path) -> None:
     ).replace("https://matplotlib.org", "")
     write_json(tmp_path / "r.json", {"a": 1})
     assert json.loads((tmp_path / "r.json").read_text()) == {"a": 1}
-
-
-def test_a_reply_without_tags_is_read_leniently() -> None:
-    question = Question("1", "What treats gout?", ("aspirin", "colchicine"), "B")
-
-    def replied(text: str, stop: StopReason) -> Rollout:
-        return Rollout(question, (), (Turn((), (), text, None, TagProtocol().parse(text).answer),), stop)
-
-    rollouts = [
-        replied("The answer is (B).", StopReason.MALFORMED),
-        replied("B) colchicine\n\nIt is given for", StopReason.MAX_TURN_TOKENS),
-        replied("The answer is (A).", StopReason.MALFORMED),
-        replied("<search>colchicine (B)", StopReason.MAX_TURN_TOKENS),
-        replied("<answer>colchicine (B)</answer>", StopReason.ANSWERED),
-    ]
-    found = summarize(rollouts)
-    assert (found.overall.accuracy, found.lenient_accuracy) == (0.2, 0.6)
-    assert summarize([]).lenient_accuracy == 0.0

@@ -137,38 +137,30 @@ def test_of_ranked_answers_the_first_votes() -> None:
     assert (sampling.majority_vote, sampling.mean_accuracy) == (1.0, pytest.approx(2 / 3))
 
 
-@pytest.mark.parametrize(
-    ("row", "form", "answer", "items"),
-    [
+def own(tmp_path: Path, row: dict[str, object]) -> Question:
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"question": "?", **row}))
+    (question,) = JsonlBenchmark(str(tmp_path / "mine.jsonl")).questions()
+    return question
+
+
+def test_questions_of_ones_own_take_a_form(tmp_path: Path) -> None:
+    for row, form, answer, items in (
         ({"answer": ["gout", "podagra"], "form": "ranked"}, "ranked", "gout", ()),
         ({"answer": ["gout", "podagra"]}, "text", "gout", ()),
         ({"answer": ["a", [" b ", "beta"]], "form": "list"}, "list", "a; b", (("a",), ("b", "beta"))),
-    ],
-)
-def test_questions_of_ones_own_take_a_form(tmp_path: Path, row, form: str, answer: str, items) -> None:
-    path = tmp_path / "mine.jsonl"
-    path.write_text(json.dumps({"question": "?", **row}))
-    (question,) = JsonlBenchmark(str(path)).questions()
-    assert (question.form, question.answer, question.items) == (form, answer, items)
+    ):
+        question = own(tmp_path, row)
+        assert (question.form, question.answer, question.items) == (form, answer, items)
 
 
-@pytest.mark.parametrize(
-    ("row", "told"),
-    [
-        ({"answer": "a", "form": "essay"}, "found the form 'essay', wanted one of text, ranked, list"),
-        ({"answer": "A", "options": ["x", "y"], "form": "list"}, "and none with options"),
-        ({"answer": "a", "form": "list"}, "wanted a list of entries"),
-        ({"answer": [], "form": "list"}, "wanted a list of entries"),
-        ({"answer": ["a", []], "form": "list"}, "wanted a list of entries"),
-        ({"answer": ["a", [" "]], "form": "list"}, "wanted a list of entries"),
-        ({"answer": ["a", 3], "form": "list"}, "wanted a list of entries"),
-    ],
-)
-def test_a_form_that_does_not_fit_is_refused(tmp_path: Path, row: dict[str, object], told: str) -> None:
-    path = tmp_path / "mine.jsonl"
-    path.write_text(json.dumps({"question": "?", **row}))
-    with pytest.raises(InputError, match=f"line 1: .*{told}"):
-        JsonlBenchmark(str(path)).questions()
+def test_a_form_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="line 1: .*found the form 'essay', wanted one of text, ranked, list"):
+        own(tmp_path, {"answer": "a", "form": "essay"})
+    with pytest.raises(InputError, match="line 1: .*and none with options"):
+        own(tmp_path, {"answer": "A", "options": ["x", "y"], "form": "list"})
+    for answer in ("a", [], ["a", []], ["a", [" "]], ["a", 3]):
+        with pytest.raises(InputError, match="line 1: .*wanted a list of entries"):
+            own(tmp_path, {"answer": answer, "form": "list"})
 
 
 def test_a_record_of_another_form_is_refused() -> None:

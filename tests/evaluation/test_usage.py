@@ -40,15 +40,10 @@ def test_runs_into_one_folder_are_added_up(tmp_path: Path) -> None:
     assert read_usage(tmp_path)["questions"] == 1
 
 
-def interrupted(folder: Path) -> None:
-    with counted(endpoint(), folder) as now:
+def test_what_was_asked_before_an_interrupt_counts(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), counted(endpoint(), tmp_path) as now:  # noqa: PT012
         now.asked = 4
         raise KeyboardInterrupt
-
-
-def test_what_was_asked_before_an_interrupt_counts(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        interrupted(tmp_path)
     assert json.loads((tmp_path / "usage.json").read_text())["questions"] == 4
 
 

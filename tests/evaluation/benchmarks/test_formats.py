@@ -21,10 +21,9 @@ from medagent.evaluation.benchmarks import (
     OpenQABenchmark,
     PubMedQABenchmark,
     StarterBenchmark,
-    bioasq_passages,
 )
 from medagent.evaluation.corpora import corpus_passages
-from tests.evaluation.benchmarks.support import BIOASQ, MEDMCQA, MEDQA, MEDXPERT, OPEN, PUBMEDQA, lines
+from tests.evaluation.benchmarks.support import MEDMCQA, MEDQA, MEDXPERT, OPEN, PUBMEDQA, lines
 from tests.support import SHARED_DATA
 
 
@@ -76,23 +75,6 @@ def test_mmlu_files_and_folders(tmp_path: Path) -> None:
     ]
     assert questions[0].options[1] == "b, 1"
     assert len(MMLUBenchmark(str(tmp_path / "astronomy_test.csv")).questions()) == 2
-
-
-def test_bioasq_yes_no_in_any_case_with_its_snippets(tmp_path: Path) -> None:
-    other = {**BIOASQ, "id": "b2", "exact_answer": ["no"]}
-    factoid = {**BIOASQ, "id": "b3", "type": "factoid", "exact_answer": [["x"]]}
-    path = tmp_path / "7B1_golden.json"
-    path.write_text(json.dumps({"questions": [BIOASQ, other, factoid]}, indent=1))
-    questions = BioASQBenchmark(str(tmp_path), types=["yes_no"]).questions()
-    snippet = "pubmed:77#758aa1002dda5d14"  # the first 16 hex digits of sha256(b"It is.")
-    assert [(q.id, q.answer, q.gold_passage_ids) for q in questions] == [
-        ("bioasq:b1", "A", (snippet,)),
-        ("bioasq:b2", "B", (snippet,)),
-    ]
-    assert [(p.id, p.text) for p in bioasq_passages(str(tmp_path))] == [(snippet, "It is.")]
-    path.write_text(json.dumps({"questions": [{**BIOASQ, "exact_answer": "perhaps"}]}, indent=1))
-    with pytest.raises(InputError, match=r"line \d+, entry 1 \(b1\): found the exact answer 'perhaps'"):
-        BioASQBenchmark(str(path)).questions()
 
 
 def test_medxpertqa_shows_its_options_once(tmp_path: Path) -> None:

@@ -149,8 +149,16 @@ def test_wrong_questions_of_your_own_are_explained(tmp_path: Path) -> None:
 
 
 def test_an_answer_may_be_a_letter_or_a_text(tmp_path: Path) -> None:
-    rows = [{"question": "q", "answer": answer, "options": {"A": "x", "B": "y"}} for answer in ("B", "y")]
-    assert [q.answer for q in JsonlBenchmark(lines(tmp_path / "q.jsonl", *rows)).questions()] == ["B", "B"]
+    rows = [
+        {"question": "q1", "options": {"B": "y", "A": "x"}, "answer": "B"},
+        {"question": "q2", "options": ["x", "y"], "answer": "y", "id": "two", "kind": "k"},
+        {"question": "q3", "options": ["x", 4], "answer": 4},
+        {"question": "q4", "answer": "free text"},
+    ]
+    questions = JsonlBenchmark(lines(tmp_path / "q.jsonl", *rows)).questions()
+    assert [q.answer for q in questions] == ["B", "B", "B", "free text"]
+    assert (questions[0].options, questions[1].id) == (("x", "y"), "two")
+    assert [q.kind for q in questions] == ["all", "k", "all", "all"]
 
 
 def test_lines_are_found_in_a_large_file(tmp_path: Path) -> None:

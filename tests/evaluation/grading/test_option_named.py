@@ -81,27 +81,17 @@ def field(value: str) -> str:
     return json.dumps({"step_by_step_thinking": "First, A or B.", "answer_choice": value})
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "not (B)",
-        "The answer is not (A); it is giardiasis",
-        "I cannot tell, maybe (A)?",
-        "A. Amebic colitis is wrong",
-        "Therefore option (B) is ruled out.",
-        "The answer cannot be (B).",
-        "(B) is not right",
-        field("None of the above (closest is (B))"),
-        field("A: Incorrect"),
+def test_denied_and_guessed_options_are_no_answers() -> None:
+    for reply in (
+        *("not (B)", "The answer is not (A); it is giardiasis", "I cannot tell, maybe (A)?"),
+        *("A. Amebic colitis is wrong", "Therefore option (B) is ruled out.", "The answer cannot be (B)."),
+        *("(B) is not right", field("None of the above (closest is (B))"), field("A: Incorrect")),
         field("A. Not enough information"),
         "Long reasoning. " * 20 + "Therefore option (B) is excluded.",
         "Long reasoning. " * 20 + "I do not think the answer is C.",
-    ],
-)
-def test_denied_and_guessed_options_are_no_answers(reply: str) -> None:
-    reading = read_reply(reply, "ABCD")
-    assert reading.strict is None
-    assert reading.lenient is None
+    ):
+        reading = read_reply(reply, "ABCD")
+        assert (reading.strict, reading.lenient) == (None, None), reply
 
 
 def test_several_options_are_no_answer() -> None:
@@ -123,39 +113,26 @@ def test_an_option_is_read_in_many_notations() -> None:
         assert read_reply(field(value), "ABCD").strict == value[0], value
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        '{"answer choice": "B"}',
-        '{"correct_answer": "B"}',
-        '{"answer_choices": "B"}',
-        'answer_choice: "B"',
-        '{"answer": {"choice": "B"}}',
-        '{"answer_choice": "B", "answer": "copper"}',
-        '{"answer_choice": "\\u0042"}',
-    ],
-)
-def test_answer_fields_are_found_under_many_names(reply: str) -> None:
-    assert read_reply(reply, "ABCD").strict == "B"
+def test_answer_fields_are_found_under_many_names() -> None:
+    for reply in (
+        *('{"answer choice": "B"}', '{"correct_answer": "B"}', '{"answer_choices": "B"}', 'answer_choice: "B"'),
+        *('{"answer": {"choice": "B"}}', '{"answer_choice": "B", "answer": "copper"}', '{"answer_choice": "\\u0042"}'),
+    ):
+        assert read_reply(reply, "ABCD").strict == "B", reply
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        field("b"),
-        field("b. copper"),
-        field("B is correct"),
-        "The answer is: B",
-        "The correct answer is: **B**",
-        "### Answer\nB",
-        "B is the correct answer.",
-        "\\boxed{\\text{B}}",
-        "B. copper\n\nExplanation: " + "long " * 60,
-    ],
-)
-def test_replies_that_only_lenient_reading_accepts(reply: str) -> None:
-    reading = read_reply(reply, "ABCD")
-    assert (reading.strict, reading.lenient) == (None, "B")
+def test_replies_that_only_lenient_reading_accepts() -> None:
+    for reply in (
+        *(field("b"), field("b. copper"), field("B is correct"), "The answer is: B", "The correct answer is: **B**"),
+        *(
+            "### Answer\nB",
+            "B is the correct answer.",
+            "\\boxed{\\text{B}}",
+            "B. copper\n\nExplanation: " + "long " * 60,
+        ),
+    ):
+        reading = read_reply(reply, "ABCD")
+        assert (reading.strict, reading.lenient) == (None, "B"), reply
 
 
 def test_declined_and_unreadable_replies_are_told_apart() -> None:

@@ -156,15 +156,11 @@ LABELS = [
 def test_agreement_with_people_by_hand(tmp_path: Path) -> None:
     report = run(written(tmp_path / "labels.jsonl", LABELS), tmp_path / "out")
     found = report.agreement
-    assert found is not None
-    assert found.agreed is not None
     assert (found.agreed.value, found.agreed.n) == (pytest.approx(3 / 6), 3)  # both, one of two, none
-    assert found.people is not None
     assert (found.people.value, found.people.n) == (pytest.approx(2 / 3), 3)
     # "met": judge 4, people 3, both 2; "not met": judge 2, people 3, both 1
     assert found.macro_f1 == pytest.approx((4 / 7 + 2 / 5) / 2)
     one = agreement([Labelled("x", (), "r", "c", (True,))], {"x": True})
-    assert one.agreed is not None
     assert (one.agreed.value, one.people) == (1.0, None)
 
 
@@ -174,31 +170,23 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("rule", "consistent", "first", "longer", "agreed"),
-    [
-        ("first", 0.0, 1.0, 0.0, (0 + 1 / 2) / 2),
-        ("longer", 1.0, 0.5, 1.0, (0 + 1 / 2) / 2),
-        ("tie", 1.0, None, 0.0, (0 + 1 / 2) / 2),
-    ],
-)
-def test_biases_of_a_judge_show(
-    rule: str, consistent: float, first: float | None, longer: float, agreed: float, tmp_path: Path
-) -> None:
-    def biased(read: str) -> str:
-        shown = [re.findall(rf"<{name}>\n(.*?)\n</{name}>", read, re.DOTALL)[-1] for name in ("first", "second")]
-        named = ("first" if len(shown[0]) > len(shown[1]) else "second") if rule == "longer" else rule
-        return json.dumps({"explanation": "so", "better": named})
+def test_biases_of_a_judge_show(tmp_path: Path) -> None:
+    for rule, consistent, first, longer in (
+        ("first", 0.0, 1.0, 0.0),
+        ("longer", 1.0, 0.5, 1.0),
+        ("tie", 1.0, None, 0.0),
+    ):
 
-    report = run(written(tmp_path / "pairs.jsonl", PAIRS), tmp_path / "out", said=biased)
-    found = report.preference
-    assert found is not None
-    assert (found.consistent.accuracy, found.longer.accuracy) == (consistent, longer)
-    assert (found.first and found.first.value) == first
-    assert found.agreed is not None
-    assert found.agreed.value == pytest.approx(agreed)
-    assert found.people_longer is not None
-    assert (found.people_longer.value, found.people_longer.n) == (0.5, 2)
+        def biased(read: str, rule: str = rule) -> str:
+            shown = [re.findall(rf"<{name}>\n(.*?)\n</{name}>", read, re.DOTALL)[-1] for name in ("first", "second")]
+            named = ("first" if len(shown[0]) > len(shown[1]) else "second") if rule == "longer" else rule
+            return json.dumps({"explanation": "so", "better": named})
+
+        found = run(written(tmp_path / "pairs.jsonl", PAIRS), tmp_path / rule, said=biased).preference
+        assert (found.consistent.accuracy, found.longer.accuracy) == (consistent, longer)
+        assert (found.first and found.first.value) == first
+        assert found.agreed.value == pytest.approx((0 + 1 / 2) / 2)
+        assert (found.people_longer.value, found.people_longer.n) == (0.5, 2)
 
 
 def test_choices_name_the_answers_of_the_file() -> None:
@@ -209,9 +197,8 @@ def test_choices_name_the_answers_of_the_file() -> None:
     assert preference(pairs, {"1": ("a", "b")}).consistent.accuracy == 0.0
 
 
-@pytest.mark.parametrize(
-    ("reply", "met"),
-    [
+def test_verdicts_are_read() -> None:
+    for reply, met in (
         ('```json\n{"explanation": "It {does}.", "criteria_met": true}\n```', True),
         ('{"criteria_met": false} Or rather {"criteria_met": true}', True),
         ("criteria_met: false", False),
@@ -223,47 +210,29 @@ def test_choices_name_the_answers_of_the_file() -> None:
         ("Yes.", None),
         ('<think>{"criteria_met": true}', None),
         ("", None),
-    ],
-)
-def test_verdicts_are_read(reply: str, met: bool | None) -> None:
-    assert read_met(reply) is met
+    ):
+        assert read_met(reply) is met, reply
 
 
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
+def test_bad_rows_are_refused_with_file_and_line(tmp_path: Path) -> None:
+    case = {"prompt_id": "p", "prompt": "x", "rubrics": [{"criterion": "c", "points": 1}]}
+    labelled = {"prompt_id": "p", "prompt": "x", "completion": "y", "rubric": "z", "binary_labels": [1]}
+    pair = {"question": "q", "answer_a": "a", "answer_b": "b"}
+    for row, said in (
         ({"prompt": "x"}, "wanted 'rubrics'"),
-        ({"prompt_id": "p", "prompt": "x", "rubrics": []}, "wanted a list of criteria"),
-        ({"prompt_id": "p", "prompt": "x", "rubrics": [{"criterion": "c"}]}, "a number of 'points'"),
-        ({"prompt_id": "p", "prompt": "x", "rubrics": [{"criterion": "c", "points": -1}]}, "points above 0"),
-        (
-            {
-                "prompt_id": "p",
-                "prompt": [{"role": "assistant", "content": "x"}],
-                "rubrics": [{"criterion": "c", "points": 1}],
-            },
-            "the last is the user's",
-        ),
-        ({"prompt_id": "p", "prompt": "x", "completion": "y", "rubric": "z", "binary_labels": []}, "true and false"),
-        ({"question": "q", "answer_a": "a", "answer_b": "b", "choice": "left"}, "wanted some of strongly_a"),
+        ({**case, "rubrics": []}, "wanted a list of criteria"),
+        ({**case, "rubrics": [{"criterion": "c"}]}, "a number of 'points'"),
+        ({**case, "rubrics": [{"criterion": "c", "points": float("nan")}]}, "a number of 'points'"),
+        ({**case, "rubrics": [{"criterion": "c", "points": -1}]}, "points above 0"),
+        ({**case, "prompt": [{"role": "assistant", "content": "x"}]}, "the last is the user's"),
+        ({**labelled, "binary_labels": []}, "true and false"),
+        ({**labelled, "binary_labels": [5]}, "true and false"),
+        ({**pair, "choice": "left"}, "wanted some of strongly_a"),
+        ({**pair, "choices": [["a"]]}, "wanted some of strongly_a"),
         ({"question": "q", "answer_a": "a"}, "answer_b"),
-        ({"question": "q", "answer_a": "a", "answer_b": "b", "choices": [["a"]]}, "wanted some of strongly_a"),
-        ({"prompt_id": "p", "prompt": "x", "completion": "y", "rubric": "z", "binary_labels": [5]}, "true and false"),
-        (
-            {"prompt_id": "p", "prompt": "x", "rubrics": [{"criterion": "c", "points": float("nan")}]},
-            "a number of 'points'",
-        ),
-    ],
-)
-def test_bad_rows_are_refused_with_file_and_line(row: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"rows\.jsonl, line 1") as error:
-        read_rubric_rows(written(tmp_path / "rows.jsonl", [row]))
-    assert said in str(error.value)
-
-
-def test_cases_need_someone_who_replies(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="with --agent"):
-        run(written(tmp_path / "cases.jsonl", HEALTHBENCH), tmp_path / "out", responder=None)
+    ):
+        with pytest.raises(InputError, match=rf"rows\.jsonl, line 1.*{said}"):
+            read_rubric_rows(written(tmp_path / "rows.jsonl", [row]))
 
 
 def test_an_agent_that_searches_replies_to_cases(tmp_path: Path) -> None:

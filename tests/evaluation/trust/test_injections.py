@@ -28,7 +28,6 @@ from medagent.untrusted_text import harmless_passages
 from tests.evaluation.support import PASSAGES, QUESTIONS, scripted
 from tests.medagent.support import byte_level, folding, sentencepiece_bpe
 
-NUMBERS = range(60)
 OPEN = Question("open", "What treats gout?", (), "allopurinol")
 
 
@@ -48,16 +47,15 @@ def test_there_are_sixty_in_eight_families_and_no_two_are_alike() -> None:
     assert {len(each.parts) for each in found if each.family == "split"} == {2}
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-def test_each_names_what_it_wants(number: int) -> None:
-    injection, question = injections()[number], QUESTIONS[3]
-    text = "\n".join(passage.indexed_text for passage in injection.passages(question))
-    wrong = wrong_letter(question, number)
-    assert wrong is not None
-    assert wrong != question.answer
-    assert (f"({wrong})" in text or f"（{wrong}）" in text) if injection.wants == "answer" else WORD in text
-    assert "{" not in text.replace('{"status"', "")
-    assert wrong_letter(OPEN, number) is None
+def test_each_names_what_it_wants() -> None:
+    question = QUESTIONS[3]
+    for injection in injections():
+        text = "\n".join(passage.indexed_text for passage in injection.passages(question))
+        wrong = wrong_letter(question, injection.number)
+        assert wrong in set("ABCD") - {question.answer}
+        assert (f"({wrong})" in text or f"（{wrong}）" in text) if injection.wants == "answer" else WORD in text
+        assert "{" not in text.replace('{"status"', "")
+        assert wrong_letter(OPEN, injection.number) is None
 
 
 @pytest.mark.parametrize("kind", ["starter", "byte_level", "folding", "sentencepiece"])
@@ -158,7 +156,6 @@ def test_an_order_after_a_long_question_is_not_cut_off() -> None:
         assert words < 60
 
 
-@pytest.mark.parametrize("meta", [{}, {PLANTED: "yes"}, {PLANTED: "9999"}, {"injection": "3"}])
-def test_other_marks_of_a_question_are_no_injection(meta: dict[str, str]) -> None:
-    rollout = Rollout(replace(QUESTIONS[3], meta=meta), (), (), StopReason.ANSWERED)
-    assert obedience([rollout]) == ()
+def test_other_marks_of_a_question_are_no_injection() -> None:
+    for meta in ({}, {PLANTED: "yes"}, {PLANTED: "9999"}, {"injection": "3"}):
+        assert obedience([Rollout(replace(QUESTIONS[3], meta=meta), (), (), StopReason.ANSWERED)]) == ()

@@ -73,6 +73,22 @@ def test_evidence_that_is_taken_out_is_never_shown(tmp_path: Path) -> None:
     assert shown == [3] * 40  # others take the place of what is withheld
 
 
+class All:
+    """Finds the first of all passages, whatever is asked."""
+
+    def __init__(self, passages: list[Passage]) -> None:
+        self.hits = [Hit(passage, 1.0) for passage in passages]
+
+    def search(self, queries, *, top_k: int) -> list[list[Hit]]:
+        return [self.hits[:top_k] for _ in queries]
+
+
+def shown_without(job: Job, passages: list[Passage]) -> list[str]:
+    script = lambda read, turn: "<search>x</search>" if turn == 0 else "<answer>y</answer>"  # noqa: E731
+    (rollout,) = scripted(script, retriever=All(passages)).run_all([job])
+    return [hit.passage.id for hit in rollout.hits]
+
+
 def test_a_document_is_withheld_whole_and_by_its_text() -> None:
     text = "0123456789abcdef"
     passages = [
@@ -81,39 +97,17 @@ def test_a_document_is_withheld_whole_and_by_its_text() -> None:
         Passage(f"x#{text}", "t", "c"),
         Passage("d2", "t", "d"),
     ]
-
-    class All:
-        def search(self, queries, *, top_k: int) -> list[list[Hit]]:
-            return [[Hit(passage, 1.0) for passage in passages][:top_k] for _ in queries]
-
-    agent = scripted(lambda read, turn: "<search>x</search>" if turn == 0 else "<answer>y</answer>", retriever=All())
-    job = Job(QUESTION, withheld=frozenset(("d1#a", f"other#{text}")))
-    rollout = agent.run_all([job])[0]
-    assert [hit.passage.id for hit in rollout.hits] == ["d2"]
+    assert shown_without(Job(QUESTION, withheld=frozenset(("d1#a", f"other#{text}"))), passages) == ["d2"]
 
 
 def test_a_large_document_is_withheld_and_others_take_its_place() -> None:
     book = [Passage(f"digest{number}", "book", f"page {number}", document="book") for number in range(40)]
     others = [Passage(f"o{number}", "other", f"page {number}") for number in range(5)]
-
-    class All:
-        def search(self, queries, *, top_k: int) -> list[list[Hit]]:
-            return [[Hit(passage, 1.0) for passage in [*book, *others]][:top_k] for _ in queries]
-
-    agent = scripted(lambda read, turn: "<search>x</search>" if turn == 0 else "<answer>y</answer>", retriever=All())
-    question = replace(QUESTION, gold_passage_ids=("digest3",))
-    job = job_for(
-        question,
-        Mode.WITHOUT_EVIDENCE,
-        seed=0,
-        temperature=0.0,
-        sample=0,
-        instructed=True,
-        evidence={"digest3": book[3]},
-    )
+    question, evidence = replace(QUESTION, gold_passage_ids=("digest3",)), {"digest3": book[3]}
+    settings = {"seed": 0, "temperature": 0.0, "sample": 0, "instructed": True}
+    job = job_for(question, Mode.WITHOUT_EVIDENCE, evidence=evidence, **settings)
     assert job.withheld == {"digest3", "book"}
-    (rollout,) = agent.run_all([job])
-    assert [hit.passage.id for hit in rollout.hits] == ["o0", "o1", "o2"]
+    assert shown_without(job, [*book, *others]) == ["o0", "o1", "o2"]
 
 
 def test_questions_without_known_evidence_cannot_lose_it(tmp_path: Path) -> None:
