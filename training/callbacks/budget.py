@@ -28,7 +28,7 @@ class ComputeBudget(Callback):
         self._units = units
 
     def spent(self, trainer: Trainer, pl_module: LightningModule) -> float:
-        """What the run has spent so far, over all ranks."""
+        """The units that the run has spent so far, over all ranks."""
         return budget_units(*CountedTokens.of(trainer).so_far(trainer, pl_module))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -56,7 +56,7 @@ class CollapseMonitor(Callback):
         self._candidate: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run must know."""
+        """The state that a resumed run needs."""
         own = {"rollbacks": self._rollbacks, "stopped": self._stopped, "events": self._events}
         return {"detector": self._detector.state(), **own}
 
@@ -164,7 +164,7 @@ class CollapseMonitor(Callback):
 
 
 def describe_alarms(run: Path) -> str:
-    """What the monitor reports about a finished run, in lines for people."""
+    """The alarms of a finished run, in words."""
     path = run / EVENTS_FILE
     events = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     return " ".join(map(_aloud, events)) or "The collapse monitor saw no collapse."

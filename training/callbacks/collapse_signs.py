@@ -123,7 +123,7 @@ class CollapseDetector:
         self.rows.append(row)
         recent = [each["reward/success"] for each in self.rows[-2:]]
         mean = sum(recent) / len(recent)
-        # Of means over two iterations, so that one lucky batch is not yet a best.
+        # The best mean over two iterations: one lucky batch is not yet a best.
         self.best = max(self.best, mean)
         bounds, signs = self.thresholds, self._update_signs(row)
         held_out = [each[HELD_OUT] for each in self.rows[-2:] if HELD_OUT in each]

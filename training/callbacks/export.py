@@ -17,7 +17,7 @@ from medagent.retrieval.tools import Toolbox
 from medagent.training.agent_data import AgentData
 from medagent.training.module import AgentModule
 
-# What a model card names of a run's configuration.
+# Settings of a run that its model card names.
 DATA_PARTS = tuple("benchmark demonstrations pairs reward advantage off_policy num_questions num_samples".split())
 MODEL_PARTS = ("policy_lora", "policy_lr", "kl_coef", "policy_loss", "preference_loss")
 
@@ -26,7 +26,7 @@ class AgentExport(Callback):
     """Writes `agent/` in the run's folder after the last iteration (and after every `every`-th, if set).
 
     It does so before the iteration's checkpoint is saved. A run that is killed in between exports again when it goes
-    on. Where another callback ends the run early, such as EarlyStopping, the export follows at the end. A run that was
+    on. If another callback ends the run early, such as EarlyStopping, the export follows at the end. A run that was
     stopped, and is then asked for the iterations that it has done, exports too.
     """
 

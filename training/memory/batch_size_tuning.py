@@ -15,7 +15,7 @@ from medagent.types import Limits
 
 @dataclass(frozen=True)
 class Work:
-    """What a rank does in an iteration; `trainer_share` is what a sampler leaves of a GPU."""
+    """The work of a rank in an iteration; a sampler leaves `trainer_share` of the GPU."""
 
     rollouts: int
     micro_batch_rows: int

@@ -1,4 +1,4 @@
-"""What a training run holds in memory: one formula for `medagent plan` and for the run itself.
+"""The memory of a training run: one formula for `medagent plan` and for the run itself.
 
 Autograd's memory of a layer is linear in its sizes (docs/scaling.md). Every rollout counts as long as limits allow.
 """
@@ -28,10 +28,10 @@ from medagent.types import Limits
 GIB = 2**30
 FP32 = 4
 ADAM_BYTES = 16  # weight, gradient and two moments of a trained parameter, all in float32
-# Of an action token and vocabulary entry in an update: scores, log-softmax, probabilities or a gradient.
+# An update's bytes per action token and vocabulary entry: scores, log-softmax, probabilities or a gradient.
 LOGIT_BYTES = 12
 READ_LOGIT_BYTES = 8  # the same where nothing is propagated back
-# What glibc holds of an update, relative to its tensors (measured with SmolLM2). Before 2.38 it hardly fits aligned
+# Memory that glibc holds in an update, relative to its tensors (measured with SmolLM2). Before 2.38 it hardly fits aligned
 # blocks into those that were freed.
 KEPT_BLOCKS = 1.6
 MAX_OPEN = 512  # rollouts sampled at once
@@ -155,7 +155,7 @@ class Load:
         return rest + held * linear * self.value_bytes
 
     def layer_bytes(self) -> float:
-        """What autograd keeps of one layer for one token, with LoRA on every linear layer (counted on Qwen2's)."""
+        """Bytes that autograd keeps per layer and token, with LoRA on every linear layer (counted on Qwen2's)."""
         shape, rank = self.shape, self.policy_lora.rank
         if self.dtype == "float32":
             return 24 * shape.hidden + 16 * shape.intermediate + 8 * shape.kv_size + 28 * rank + 16
@@ -168,7 +168,7 @@ class Load:
         return self.shape.layers * 2 * self.shape.kv_size * self.value_bytes
 
     def passing_bytes(self) -> float:
-        """What a layer's forward pass holds of one token at its widest, without gradients."""
+        """Bytes that a layer's forward pass holds per token at its widest, without gradients."""
         return (2.8 * self.shape.intermediate + 4.2 * self.shape.hidden) * self.value_bytes
 
     def activations(self) -> float:

@@ -52,7 +52,7 @@ def load_of(config: Any, dtype: str, *, world_size: int) -> Load:
 
 
 def report(load: Load, *, world_size: int, memory_gib: float | None) -> str:
-    """What a person wants to know before the start; ConfigError if a rank does not fit into `memory_gib`."""
+    """The plan as text; ConfigError if a rank does not fit into `memory_gib`."""
     shape, limits = load.shape, load.limits
     policy, critic = shape.lora_parameters(load.policy_lora), shape.lora_parameters(load.critic_lora)
     small = "no critic" if load.critic_inputs == "context" else "a small network as critic"
@@ -92,7 +92,7 @@ def report(load: Load, *, world_size: int, memory_gib: float | None) -> str:
     return text
 
 
-def settled_load(load: Load, *, free_gib: float | None, share: float, sharing: int) -> Load:
+def with_token_limit(load: Load, *, free_gib: float | None, share: float, sharing: int) -> Load:
     """The load with the limit of tokens that a run would choose for the trainer's `share` of `free_gib`."""
     if load.execution.max_tokens is not None:
         return load
@@ -145,7 +145,7 @@ def plan(args: list[str]) -> None:
     share = _trainer_share(config.data.engine) if device != "cpu" else 1.0
     room = room * share if room is not None else None
     print(f"model.dtype: {precision.dtype}, as {precision.reason}")
-    load = settled_load(load, free_gib=config.memory_gib, share=share, sharing=count)
+    load = with_token_limit(load, free_gib=config.memory_gib, share=share, sharing=count)
     print(report(load, world_size=world_size, memory_gib=room))
     print(
         f"there for the trainer: {room:.2f} GiB"

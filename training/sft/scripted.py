@@ -151,7 +151,7 @@ class ScriptedDemonstrations(Demonstrations):
             )
 
     def _identity(self, settings: AgentSettings, retriever: Retriever, tokenizer: PreTrainedTokenizerBase) -> Any:
-        """What the dialogues follow from, as JSON gives it back."""
+        """The inputs that determine the dialogues, as JSON gives them back."""
         spec = retriever_spec(retriever)
         around = settings.protocol.answer
         words = tokenizer(f"{around.start}Gout: 5 mg/d [1]{around.end}", add_special_tokens=False)["input_ids"]

@@ -133,7 +133,7 @@ def first_query(question: str, rarity: Rarity) -> str:
 
 
 def bridges(question: str, title: str, text: str, rarity: Rarity) -> list[str]:
-    """What the question lacks: a passage's title, then names and terms of the sentence nearest to the question."""
+    """Names that the question lacks: a passage's title, then those in the sentence nearest to the question."""
     asked = stems(question)
     sentences = [text[start:end] for start, end in sentence_spans(text)] or [text]
     sentence = max(sentences, key=lambda each: rarity.share(asked, each))
