@@ -31,8 +31,8 @@ ADAM_BYTES = 16  # weight, gradient and two moments of a trained parameter, all 
 # An update's bytes per action token and vocabulary entry: scores, log-softmax, probabilities or a gradient.
 LOGIT_BYTES = 12
 READ_LOGIT_BYTES = 8  # the same where nothing is propagated back
-# Memory that glibc holds in an update, relative to its tensors (measured with SmolLM2). Before 2.38 it hardly fits aligned
-# blocks into those that were freed.
+# Memory that glibc holds in an update, relative to its tensors (measured with SmolLM2). Before 2.38 it hardly fits
+# aligned blocks into those that were freed.
 KEPT_BLOCKS = 1.6
 MAX_OPEN = 512  # rollouts sampled at once
 SHARE = 0.5  # of the free memory, for an update
