@@ -195,7 +195,7 @@ def is_right(row: Mapping[str, Any], rollout: Rollout) -> bool:
 
 def _checked(value: object, name: str, kind: type[Read]) -> Read:
     if not isinstance(value, kind):
-        words = {str: "a text", list: "a list", dict: "an object"}
+        words: Mapping[type, str] = {str: "a text", list: "a list", dict: "an object"}
         raise ValueError(f"{name}: found {value!r:.60}, wanted {words[kind]}")
     return value
 
