@@ -14,6 +14,7 @@ from medagent.errors import ConfigError
 FORMER = ("training", "retrieval", "evaluation")
 FORMER_PATH = re.compile(rf"(?<![\w./\\-])(?:{'|'.join(FORMER)})(?:\.[A-Za-z_]\w*)+(?![\w./\\-])")
 FORMER_SETTING = re.compile(r"""(?<!\w)hand_over(?=["']?\s*[:=])|(?<=init_args\.)hand_over\b""")  # of engines
+DROPPED_SETTING = re.compile(r"^ +max_merge_lost: 0\.05\n", re.MULTILINE)  # of engines, at its only value
 
 
 def packaged_configs() -> Path:
@@ -48,7 +49,8 @@ def with_current_names(text: str) -> str:
 
     A package `training` of the user's wins. A class whose module moved is found where its package exports it.
     """
-    return FORMER_SETTING.sub("weight_sync", FORMER_PATH.sub(lambda match: _current(match[0]), text))
+    found = FORMER_PATH.sub(lambda match: _current(match[0]), text)
+    return DROPPED_SETTING.sub("", FORMER_SETTING.sub("weight_sync", found))
 
 
 def _current(path: str) -> str:

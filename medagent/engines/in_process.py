@@ -7,17 +7,19 @@ beside the base, which trainer and engine then share.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from medagent.agent_spec import AgentSpec
 from medagent.engines.base import Engine, EngineSetup, PolicyWeights
-from medagent.engines.weight_sync import WeightSync, form_of, merge_metrics, require_kept
 from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced
 from medagent.errors import ConfigError
 from medagent.models.agent_weights import load_weights
 from medagent.models.checksums import SentWeights, of_parameters
-from medagent.models.merging import MergeLoss
+from medagent.models.merging import MAX_MERGE_LOST, MergeLoss, form_for
 from medagent.models.text_length import check_text_length
 from medagent.policies.huggingface import HFPolicy
+
+WeightSync = Literal["auto", "merged", "adapter"]
 
 
 class InProcessEngine(Engine):
@@ -53,7 +55,9 @@ class InProcessEngine(Engine):
     def sync_weights(self, weights: PolicyWeights, *, version: int) -> HFPolicy:
         """See `Engine.sync_weights`."""
         _refuse(weights.sharded)
-        form = form_of(self.weight_sync, weights)
+        form = self.weight_sync
+        if form == "auto":
+            form = form_for(weights.dtype, quantised=weights.four_bit)
         if self._policy is None:
             model = weights.sampling_model(form)
             self._policy = HFPolicy(model, weights.tokenizer, record_routing=weights.routing is not None)
@@ -66,7 +70,8 @@ class InProcessEngine(Engine):
         held = of_parameters(self._policy.model, names)
         require_synced(sent.checksums, held, where="engine in_process", names=names)
         if self._loss is not None:
-            require_kept(self._loss, where="engine in_process")
+            remedy = "Take weight_sync: adapter (or auto), or train with model.dtype float32."
+            self._loss.require(MAX_MERGE_LOST, where="engine in_process", remedy=remedy)
         if self._check is not None and len(self._probe_ids) > 1:
             found = self._policy.logprobs(list(self._probe_ids))
             self._check(found, weights.logprobs(self._probe_ids), where="engine in_process")
@@ -74,8 +79,9 @@ class InProcessEngine(Engine):
 
     def metrics(self) -> dict[str, float]:
         """See `Engine.metrics`: those that a resumed run has too, so none of an earlier sync."""
+        lost = {} if self._loss is None else {"sampler/merge_lost": self._loss.share}
         gap = {} if self._check is None else {"sampler/probe_gap": self._check.gap}
-        return {**merge_metrics(self._loss), **gap}
+        return {**lost, **gap}
 
     def close(self) -> None:
         """See `Engine.close`: drops the copy, as a second run of this engine may have another base."""

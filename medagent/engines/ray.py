@@ -14,23 +14,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from torch import Tensor
-
 from medagent.engines.base import Engine, EngineSetup, PolicyWeights
 from medagent.engines.vllm import ServedAdapters
-from medagent.engines.weight_sync import (
-    WeightSync,
-    form_of,
-    merge_metrics,
-    require_kept,
-    save_adapter,
-    served_adapter,
-)
+from medagent.engines.weight_sync import save_adapter, served_adapter
 from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced
 from medagent.errors import ConfigError, PolicyError
 from medagent.models.base_models import model_path
-from medagent.models.checksums import Checksum, SentWeights
-from medagent.models.merging import Form, MergeLoss
+from medagent.models.checksums import Checksum
 from medagent.models.text_length import room_on_server
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.http_endpoint import EndpointGoneError
@@ -38,8 +28,6 @@ from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
 
 log = logging.getLogger(__name__)
 SHOWN_LINES = 12  # of the error of a replica that is gone
-Weights = Mapping[str, Tensor] | Mapping[str, bytes]
-"""Merged weights by their names in the checkpoint, or the files of an adapter in peft's form."""
 
 
 class RayEngine(Engine):
@@ -47,11 +35,13 @@ class RayEngine(Engine):
 
     An empty address starts a cluster on this machine for the run's time. "auto" joins the one that is there.
 
-    `weight_sync` is as in `InProcessEngine`. Each actor takes `cpus` and `gpus` of the cluster. New weights are put
-    into Ray's object store once and read by all. Dialogues go to the actor that has fewest. Those of an actor that dies
-    continue on another, and the next sync starts a new one in its place. Every machine needs this package, vLLM, and
-    the base model under the same name or path.
+    Each actor takes `cpus` and `gpus` of the cluster. A new adapter is put into Ray's object store once and read by
+    all. Dialogues go to the actor that has fewest. Those of an actor that dies continue on another, and the next sync
+    starts a new one in its place. Every machine needs this package, vLLM, and the base model under the same name or
+    path.
     """
+
+    takes_adapters = True
 
     def __init__(
         self,
@@ -62,17 +52,12 @@ class RayEngine(Engine):
         seeded: bool = True,
         start_timeout_s: float = 900.0,
         vllm: VllmSettings = VllmSettings(),
-        weight_sync: WeightSync = "auto",
     ) -> None:
         if num_replicas < 1:
             raise ConfigError(f"engine ray: found num_replicas {num_replicas}, wanted 1 or more.")
         self._num_replicas, self._address = num_replicas, address
         self._cpus, self._gpus, self._seeded = cpus, gpus, seeded
         self._start_timeout_s, self._vllm = start_timeout_s, vllm
-        self._weight_sync: WeightSync = weight_sync
-        self.takes_adapters = weight_sync != "merged"
-        self._form: Form = "merged"
-        self._loss: MergeLoss | None = None
         self._ray: Any = None
         self._began_cluster = False
         self._actors: dict[int, Any] = {}
@@ -88,13 +73,13 @@ class RayEngine(Engine):
             raise ConfigError("engine ray: ray is not installed. pip install 'medagent[ray]', or take another engine.")
         import ray
 
-        self._ray, self._probe_ids, self._form = ray, setup.probe_ids, form_of(self._weight_sync, weights)
+        self._ray, self._probe_ids = ray, setup.probe_ids
         self._make_server = partial(
             VllmServer,
             model_path(weights.base_name),
             dtype=weights.dtype,
             max_model_len=room_on_server(weights.config, setup.max_tokens, f"the base {weights.base_name}"),
-            lora_rank=weights.lora_rank if self._form == "adapter" else 0,
+            lora_rank=weights.lora_rank,
             settings=self._vllm,
         )
         if not ray.is_initialized():
@@ -128,8 +113,10 @@ class RayEngine(Engine):
             raise ConfigError("engine ray: was not started. RolloutData.setup does so in a training run.")
         self._num_syncs += 1
         probe = self._probe_ids
-        sent, expected = self._merged(weights) if self._form == "merged" else self._adapter(weights)
-        stored = self._ray.put(sent)
+        with TemporaryDirectory(prefix="medagent-adapter-") as scratch:
+            save_adapter(weights, Path(scratch))
+            files = {path.name: path.read_bytes() for path in Path(scratch).iterdir() if path.is_file()}
+        stored, expected = self._ray.put(files), served_adapter(weights)
         wanted = weights.logprobs(probe) if len(probe) > 1 else None
         there = []
         self._checks = {number: check for number, check in self._checks.items() if number in self._actors}
@@ -146,20 +133,6 @@ class RayEngine(Engine):
             )
         self._num_there = len(there)
         return CompletionPolicy(there, MODEL, weights.tokenizer, seeded=self._seeded, end_ids=weights.end_ids)
-
-    def _merged(self, weights: PolicyWeights) -> tuple[Weights, dict[str, Checksum]]:
-        """Merged weights on the CPU, and the checksums that a replica must hold."""
-        sent, self._loss = SentWeights(), MergeLoss()
-        merged = {name: tensor.cpu() for name, tensor in sent.record(weights.merged(self._loss))}
-        require_kept(self._loss, where="engine ray")
-        return merged, sent.checksums
-
-    def _adapter(self, weights: PolicyWeights) -> tuple[Weights, dict[str, Checksum]]:
-        """The files of the policy's adapter, and the checksums that a replica must hold."""
-        with TemporaryDirectory(prefix="medagent-adapter-") as scratch:
-            save_adapter(weights, Path(scratch))
-            files = {path.name: path.read_bytes() for path in Path(scratch).iterdir() if path.is_file()}
-        return files, served_adapter(weights)
 
     def _pushed(
         self, stored: Any, probe: list[int], weights: PolicyWeights
@@ -187,8 +160,7 @@ class RayEngine(Engine):
     def metrics(self) -> dict[str, float]:
         """See `Engine.metrics`: those of the replica that agrees least."""
         worst = max(self._checks.values(), key=lambda check: check.gap)
-        measured = {**merge_metrics(self._loss), **worst.metrics()}
-        return {**measured, "sampler/replicas": float(self._num_there), "sampler/lost": float(self._lost)}
+        return {**worst.metrics(), "sampler/replicas": float(self._num_there), "sampler/lost": float(self._lost)}
 
     def close(self) -> None:
         """See `Engine.close`."""
@@ -239,16 +211,13 @@ class RayReplica:
         self._server = make_server().wait()
         self._adapters, self._completions = ServedAdapters(self._server), self._server.completions()
 
-    async def push(self, version: int, weights: Weights, probe: list[int]) -> tuple[dict[str, Checksum], list[float]]:
-        """Load weights. Returns their checksums, and the log-probs of the probe's tokens after the first."""
+    async def push(
+        self, version: int, files: Mapping[str, bytes], probe: list[int]
+    ) -> tuple[dict[str, Checksum], list[float]]:
+        """Load an adapter. Returns its checksums, and the log-probs of the probe's tokens after the first."""
         self._version = -1  # also where loading fails halfway
-        tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
-        if tensors:
-            self._server.push_weights(tensors, tensors.items())
-            checksums = self._server.held_weights()
-        else:
-            self._served = self._adapters.replace(self._served, partial(_write, weights))
-            checksums = self._server.held_adapter()
+        self._served = self._adapters.replace(self._served, partial(_write, files))
+        checksums = self._server.held_adapter()
         self._version = version
         return checksums, self._server.api.logprobs(probe, model=self._served) if len(probe) > 1 else []
 
@@ -262,8 +231,7 @@ class RayReplica:
         return await self._completions.complete({**body, "model": self._served})
 
 
-def _write(files: Weights, folder: Path) -> None:
+def _write(files: Mapping[str, bytes], folder: Path) -> None:
     folder.mkdir(parents=True)
     for name, content in files.items():
-        assert isinstance(content, bytes)
         (folder / name).write_bytes(content)

@@ -17,20 +17,11 @@ from transformers import AutoConfig, AutoTokenizer
 
 from medagent.agent_spec import AgentSpec
 from medagent.engines.base import Engine, EngineSetup, PolicyWeights
-from medagent.engines.weight_sync import (
-    WeightSync,
-    form_of,
-    merge_metrics,
-    require_kept,
-    save_adapter,
-    served_adapter,
-)
+from medagent.engines.weight_sync import save_adapter, served_adapter
 from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced
 from medagent.errors import ConfigError, PolicyError
 from medagent.models.agent_weights import adapter_folder, base_path, has_adapter
 from medagent.models.base_models import model_path
-from medagent.models.checksums import SentWeights
-from medagent.models.merging import Form, MergeLoss
 from medagent.models.plain_lora import check_adapter, rank_of
 from medagent.models.text_length import room_on_server
 from medagent.policies.completions import CompletionPolicy
@@ -43,9 +34,7 @@ log = logging.getLogger(__name__)
 class VllmEngine(Engine):
     """A vLLM server on this machine that samples with the policy's weights.
 
-    `weight_sync` "merged": base weights with the policy's LoRA merged in are pushed through shared memory. "adapter":
-    vLLM serves the LoRA beside the base. "auto": merged where the base is in float32, else adapter. A merge that loses
-    more than 5% of the LoRA to rounding stops the run.
+    vLLM serves the LoRA beside the base, under a new name at each sync.
 
     `colocated`: trainer and vLLM share a GPU, and each sleeps while the other works. Otherwise give vLLM GPUs of its
     own (`settings.devices`), or a share of the trainer's (`settings.gpu_memory`). Under DDP every rank starts a server.
@@ -55,24 +44,19 @@ class VllmEngine(Engine):
     restart of the service.
     """
 
-    records_routing = True
+    takes_adapters = records_routing = True
 
     def __init__(
         self,
-        weight_sync: WeightSync = "auto",
         colocated: bool = False,
         seeded: bool = True,
         settings: VllmSettings = VllmSettings(),
     ) -> None:
-        self._weight_sync: WeightSync = weight_sync
         self._colocated, self._seeded, self._settings = colocated, seeded, settings
-        self.overlaps, self.takes_adapters = not colocated, weight_sync != "merged"
+        self.overlaps = not colocated
         self.trainer_share = 1.0 if colocated or settings.devices else 1.0 - settings.gpu_memory
-        self._form: Form = "merged"
-        self._loss: MergeLoss | None = None
         self._server: VllmServer | None = None
         self._adapters: ServedAdapters | None = None
-        self._policy: CompletionPolicy | None = None
         self._setup: EngineSetup | None = None
         self._check: WeightSyncCheck | None = None
         self._served = MODEL
@@ -125,22 +109,16 @@ class VllmEngine(Engine):
     def start(self, weights: PolicyWeights, setup: EngineSetup) -> None:
         """See `Engine.start`; returns while vLLM still loads."""
         self._setup, self._check = setup, WeightSyncCheck(weights.dtype, four_bits=weights.four_bit)
-        self._form = form_of(self._weight_sync, weights)
-        if self._form == "adapter" and weights.has_experts and not HAS_TRITON:
+        if weights.has_experts and not HAS_TRITON:
             raise ConfigError(
                 "engine vllm: would serve the adapter beside a mixture of experts, which vLLM can only with Triton, so "
-                "on a GPU. Set weight_sync: merged, or take InProcessEngine."
-            )
-        if weights.routing is not None and not HAS_TRITON:
-            raise ConfigError(
-                "engine vllm: model.routing_replay r3 needs the experts that the sampler chose, and vLLM returns them "
-                "on a GPU alone. Set model.routing_replay: r2, or take InProcessEngine."
+                "on a GPU. Take InProcessEngine."
             )
         self._server = VllmServer(
             model_path(weights.base_name),
             dtype=weights.dtype,
             max_model_len=room_on_server(weights.config, setup.max_tokens, f"the base {weights.base_name}"),
-            lora_rank=weights.lora_rank if self._form == "adapter" else 0,
+            lora_rank=weights.lora_rank,
             sleeps=self._colocated,
             routing=weights.routing is not None,
             settings=of_rank(self._settings, setup, colocated=self._colocated),
@@ -156,24 +134,19 @@ class VllmEngine(Engine):
             torch.cuda.empty_cache()  # vLLM needs the memory that the update has left in torch's cache
             server.wake()
             self._asleep = False
-        if self._form == "merged":
-            self._loss = push_merged(server, weights)
-        else:
-            self._served = self._adapters_of(server).replace(self._served, partial(save_adapter, weights))
-            require_synced(served_adapter(weights), server.held_adapter(), where="vLLM")
+        self._served = self._adapters_of(server).replace(self._served, partial(save_adapter, weights))
+        require_synced(served_adapter(weights), server.held_adapter(), where="vLLM")
         probe = self._setup.probe_ids
         if len(probe) > 1:
             self._check(server.api.logprobs(list(probe), model=self._served), weights.logprobs(probe), where="vLLM")
-        if self._policy is None or self._policy.model != self._served:
-            self._policy = CompletionPolicy(
-                [server.completions()],
-                self._served,
-                weights.tokenizer,
-                seeded=self._seeded,
-                end_ids=weights.end_ids,
-                routing=weights.routing,
-            )
-        return self._policy
+        return CompletionPolicy(
+            [server.completions()],
+            self._served,
+            weights.tokenizer,
+            seeded=self._seeded,
+            end_ids=weights.end_ids,
+            routing=weights.routing,
+        )
 
     def _adapters_of(self, server: VllmServer) -> ServedAdapters:
         if self._adapters is None:
@@ -188,13 +161,13 @@ class VllmEngine(Engine):
 
     def metrics(self) -> dict[str, float]:
         """See `Engine.metrics`."""
-        return {**merge_metrics(self._loss), **(self._check.metrics() if self._check else {})}
+        return self._check.metrics() if self._check else {}
 
     def close(self) -> None:
         """See `Engine.close`."""
         if self._server is not None:
             self._server.close()
-            self._server = self._policy = None
+            self._server = None
         if self._adapters is not None:
             self._adapters.close()
             self._adapters = None
@@ -252,15 +225,6 @@ class ServedAdapters:
         """Remove the folders: the server is gone."""
         self._closed = True
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def push_merged(server: VllmServer, weights: PolicyWeights) -> MergeLoss:
-    """Push the policy's merged weights to a server, and check that it holds them; returns what rounding took."""
-    sent, loss, places = SentWeights(), MergeLoss(), weights.adapted()
-    server.push_weights(places, sent.record(weights.merged(loss)))
-    require_synced(sent.checksums, server.held_weights(), where="vLLM", names=set(places))
-    require_kept(loss, where="engine vllm")
-    return loss
 
 
 def of_rank(settings: VllmSettings, setup: EngineSetup, *, colocated: bool) -> VllmSettings:

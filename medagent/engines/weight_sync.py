@@ -1,10 +1,9 @@
-"""How weights leave the trainer, as the adapter or merged into the base, and the checksums that an engine must hold."""
+"""How the adapter leaves the trainer, and the checksums that an engine must hold."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 import torch
 from safetensors.torch import load_file
@@ -13,25 +12,6 @@ from torch import Tensor
 from medagent.engines.base import PolicyWeights
 from medagent.engines.weight_sync_check import require_synced
 from medagent.models.checksums import Checksum, checksum, combined, place
-from medagent.models.merging import MAX_MERGE_LOST, Form, MergeLoss, form_for
-
-WeightSync = Literal["auto", "merged", "adapter"]
-
-
-def form_of(weight_sync: WeightSync, weights: PolicyWeights) -> Form:
-    """The form that `weight_sync` names for these weights: see `medagent.models.merging.form_for`."""
-    return form_for(weights.dtype, quantised=weights.four_bit) if weight_sync == "auto" else weight_sync
-
-
-def require_kept(loss: MergeLoss, *, where: str) -> None:
-    """Refuse a merge that rounding has eaten: the engine would sample with another policy than the trained one."""
-    remedy = "Take weight_sync: adapter (or auto), or train with model.dtype float32."
-    loss.require(MAX_MERGE_LOST, where=where, remedy=remedy)
-
-
-def merge_metrics(loss: MergeLoss | None) -> dict[str, float]:
-    """`sampler/merge_lost`, where a merge was made."""
-    return {} if loss is None else {"sampler/merge_lost": loss.share}
 
 
 def save_adapter(weights: PolicyWeights, folder: Path) -> None:

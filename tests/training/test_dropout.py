@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from medagent.engines.weight_sync import WeightSync
+from medagent.engines.in_process import WeightSync
 from medagent.models.base_models import STARTER
 from medagent.models.causal_lm import load_causal_lm
 from medagent.training.adapters import CRITIC, POLICY

@@ -42,11 +42,11 @@ pytestmark = pytest.mark.vllm
 QUESTIONS = StarterBenchmark("train", limit_per_kind=8).questions()
 
 
-@pytest.fixture(scope="module", params=["merged", "adapter"])
-def engine(request, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
     """An engine with its server."""
-    module, made = make_module(), VllmEngine(weight_sync=request.param)
-    made.start(ModuleWeights(module), setup_of(module, tmp_path_factory.mktemp(request.param)))
+    module, made = make_module(), VllmEngine()
+    made.start(ModuleWeights(module), setup_of(module, tmp_path_factory.mktemp("run")))
     yield made
     made.close()
 
@@ -92,28 +92,7 @@ def test_equal_seeds_give_equal_samples(engine, module, retriever) -> None:
     assert same >= 0.9 * len(one), "but for rounding, which a batch of another make-up may change"
 
 
-def test_cached_prefixes_of_old_weights_are_forgotten(
-    engine, module, retriever, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if engine._form == "adapter":
-        pytest.skip("adapters have a name of their own each, and the cache knows it")
-    roll_out(engine.sync_weights(ModuleWeights(module), version=30), retriever, temperature=1.0)
-    perturb(module, scale=0.03)
-    assert (
-        largest_gap(
-            module, roll_out(engine.sync_weights(ModuleWeights(module), version=31), retriever, temperature=1.0)
-        )
-        < 1e-4
-    )
-    perturb(module, scale=0.03)
-    monkeypatch.setattr(VllmServer, "forget_prefixes", lambda self: None)
-    stale = roll_out(engine.sync_weights(ModuleWeights(module), version=32), retriever, temperature=1.0)
-    assert largest_gap(module, stale) > 1e-2, "this is what the reset is for"
-
-
 def test_a_dead_server_is_named_with_its_log(engine, module, retriever, tmp_path: Path) -> None:
-    if engine._form == "adapter":
-        pytest.skip("once is enough")
     policy = engine.sync_weights(ModuleWeights(module), version=40)
     os.killpg(engine._server._process.pid, signal.SIGKILL)
     engine._server._process.wait()

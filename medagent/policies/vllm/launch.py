@@ -10,17 +10,12 @@ from __future__ import annotations
 import os
 import runpy
 import signal
-import time
 from threading import Thread
-
-GRACE_S = 20.0
 
 
 def _end_with_owner() -> None:
     os.read(0, 1)  # not through sys.stdin, whose lock a thread must not hold when Python ends
-    os.killpg(0, signal.SIGTERM)
-    time.sleep(GRACE_S)
-    os.killpg(0, signal.SIGKILL)
+    os.killpg(0, signal.SIGKILL)  # vLLM's engine outlives the SIGTERM that ends its API server
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A vLLM server in a process of its own, on this machine: started, given new weights, put to sleep, stopped.
+"""A vLLM server in a process of its own, on this machine: started, put to sleep, stopped.
 
 It listens on a Unix socket that only this user can open. Its log goes to a file. vLLM must not share a process with
 numba, which BM25 uses.
@@ -7,37 +7,28 @@ numba, which BM25 uses.
 from __future__ import annotations
 
 import importlib.util
-import json
-import math
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
-from typing import Any
 
 import httpx
 import torch
-from torch import Tensor
 
 from medagent.errors import ConfigError, PolicyError
 from medagent.models.checksums import Checksum
 from medagent.policies.completions import HttpCompletions
 from medagent.policies.http_endpoint import Endpoint
 from medagent.policies.vllm.api import VllmApi
-from medagent.policies.vllm.worker import view
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (its size is asked for, no file is made by name)
-MODEL = "policy"  # name under which the base (merged weights) is served
-ALIGNMENT = 64
+MODEL = "policy"  # name under which the base is served
 LAUNCHER = ("TORCHELASTIC_", "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_")
 LONGEST_SOCKET = 107
 HAS_TRITON = torch.cuda.is_available()  # so experts are returned, and LoRA goes beside experts
@@ -104,7 +95,6 @@ class VllmServer:
             transport=httpx.HTTPTransport(uds=self.socket), base_url="http://vllm", timeout=settings.start_timeout_s
         )
         self.api = VllmApi(self._http, f"vLLM (log: {self.log})")
-        self._memory: SharedMemory | None = None
         line = _command(model, self.socket, dtype, max_model_len, lora_room, sleeps, settings)
         line += ["--enable-return-routed-experts"] if routing else []
         with self.log.open("ab") as log_file:
@@ -154,44 +144,10 @@ class VllmServer:
             Endpoint("http://vllm/v1", timeout_s=3600.0, retries=2, socket=self.socket, remedy=remedy)
         )
 
-    def push_weights(self, like: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Overwrite weights by their names in the checkpoint, through shared memory, and forget all cached prefixes.
-
-        `like` gives names, types and shapes. `weights` yields the values one at a time, so they never all exist twice.
-        """
-        layout: dict[str, tuple[str, list[int], int]] = {}
-        size = 0
-        for name, tensor in like.items():
-            layout[name] = (str(tensor.dtype).removeprefix("torch."), list(tensor.shape), size)
-            size += math.ceil(tensor.numel() * tensor.element_size() / ALIGNMENT) * ALIGNMENT
-        if self._memory is None or self._memory.size < size:
-            self._free()
-            _check_room(size)
-            self._memory = SharedMemory(create=True, size=size)
-        for name, tensor in weights:
-            view(self._memory, *layout[name]).copy_(tensor)
-        rows = [[name, *where] for name, where in layout.items()]
-        arguments = {"name": self._memory.name, "layout": json.dumps(rows)}
-        counts = self.api.call("collective_rpc", {"method": "receive_weights", "kwargs": arguments})["results"]
-        if any(int(count) != len(layout) for count in counts):
-            raise PolicyError(f"vLLM took {counts} tensors of {len(layout)}: see its log {self.log}.")
-        self.forget_prefixes()
-
-    def held_weights(self) -> dict[str, Checksum]:
-        """Checksums of the weights pushed last, by name: those that every worker holds alike."""
-        return _agreed(self._ask("held_weights"))
-
     def held_adapter(self) -> dict[str, Checksum]:
         """Checksums of the adapter loaded last, by place: its A matrices, and its B matrices times its scaling."""
-        return _agreed([worker[max(worker, key=int)] if worker else {} for worker in self._ask("held_adapters")])
-
-    def _ask(self, method: str) -> list[Any]:
-        answers: list[Any] = self.api.call("collective_rpc", {"method": method})["results"]
-        return answers
-
-    def forget_prefixes(self) -> None:
-        """Empty the prefix cache: what it holds was computed with other weights."""
-        self.api.call("reset_prefix_cache")
+        workers = self.api.call("collective_rpc", {"method": "held_adapters"})["results"]
+        return _agreed([worker[max(worker, key=int)] if worker else {} for worker in workers])
 
     def sleep(self) -> None:
         """Free the GPU: weights go to host memory, and the KV cache is dropped."""
@@ -213,7 +169,6 @@ class VllmServer:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._http.close()
-        self._free()
         self._folder.cleanup()
 
     def _signal(self, number: int) -> None:
@@ -223,12 +178,6 @@ class VllmServer:
 
     def _log_end(self, lines: int = 15) -> str:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
-
-    def _free(self) -> None:
-        if self._memory is not None:
-            self._memory.close()
-            self._memory.unlink()
-            self._memory = None
 
 
 def _agreed(workers: list[dict[str, list[int]]]) -> dict[str, Checksum]:
@@ -249,7 +198,7 @@ def _command(
         "max-num-seqs": str(settings.max_sequences),
         "tensor-parallel-size": str(settings.tensor_parallel),
         "logprobs-mode": "processed_logprobs",  # at the sampling temperature
-        "worker-extension-cls": "medagent.policies.vllm.worker.WeightReceiver",
+        "worker-extension-cls": "medagent.policies.vllm.worker.AdapterChecksums",
         "seed": "0",
         "generation-config": "vllm",  # not the model's own truncation and penalties
     }
@@ -276,22 +225,13 @@ def _command(
     )
 
 
-def _check_room(size: int) -> None:
-    """Refuse weights that shared memory cannot hold: writing past its end would kill the process without a message."""
-    if SHARED_MEMORY.exists() and (free := shutil.disk_usage(SHARED_MEMORY).free) < size:
-        raise ConfigError(
-            f"engine vllm: {SHARED_MEMORY} has {free / 2**30:.2f} GiB free, and the weights want {size / 2**30:.2f}. "
-            "Make it larger (docker run --shm-size), or take weight_sync: adapter."
-        )
-
-
 def _lora_room(rank: int) -> int:
     """The smallest rank that vLLM makes room for and this one fits."""
     for room in LORA_RANKS:
         if rank <= room:
             return room
     raise ConfigError(
-        f"engine vllm: it serves adapters of rank {LORA_RANKS[-1]} at most, found {rank}. Take weight_sync: merged."
+        f"engine vllm: it serves adapters of rank {LORA_RANKS[-1]} at most, found {rank}. Lower model.policy_lora.rank."
     )
 
 

@@ -1,4 +1,4 @@
-"""How a vLLM server is started, and what it is asked at a sync. No vLLM: the process and its API are stand-ins."""
+"""How a vLLM server is started, and what its workers hold. No vLLM: the process and its API are stand-ins."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from medagent.errors import ConfigError, PolicyError
-from medagent.policies.vllm import server as module
+from medagent.errors import ConfigError
 from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
-
-WEIGHTS = {"a": torch.ones(3, 2), "b": torch.zeros(5, dtype=torch.bfloat16)}
 
 
 class Process:
@@ -33,14 +30,13 @@ class Process:
 
 
 class Api:
-    """Notes calls and gives prepared answers."""
+    """Gives prepared answers."""
 
     def __init__(self, answers: dict[str, list[Any]]) -> None:
-        self.answers, self.calls = answers, []
+        self.answers = answers
 
-    def call(self, name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        self.calls.append(body["method"] if body else name)
-        return {"results": self.answers.get(self.calls[-1], [])}
+    def call(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        return {"results": self.answers[body["method"]]}
 
 
 @pytest.fixture
@@ -93,7 +89,7 @@ def test_what_is_not_asked_for_is_off(no_vllm, tmp_path: Path) -> None:
 
 
 def test_an_adapter_too_wide_is_refused(no_vllm, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="weight_sync: merged"):
+    with pytest.raises(ConfigError, match="Lower model.policy_lora.rank"):
         options(tmp_path, lora_rank=1024)
 
 
@@ -104,33 +100,18 @@ def server(no_vllm, tmp_path: Path) -> Iterator[VllmServer]:
     made.close()
 
 
-def test_pushed_weights_make_the_server_forget_its_prefixes(server: VllmServer) -> None:
-    server.api = api = Api({"receive_weights": [2, 2]})
-    server.push_weights(WEIGHTS, WEIGHTS.items())
-    assert api.calls == ["receive_weights", "reset_prefix_cache"]
-    assert server._memory is not None
-    assert torch.equal(module.view(server._memory, "float32", [3, 2], 0), WEIGHTS["a"])
-    assert torch.equal(module.view(server._memory, "bfloat16", [5], 64), WEIGHTS["b"])
-
-
-def test_a_worker_that_took_less_is_an_error(server: VllmServer) -> None:
-    server.api = Api({"receive_weights": [2, 1]})
-    with pytest.raises(PolicyError, match=r"took \[2, 1\] tensors of 2"):
-        server.push_weights(WEIGHTS, WEIGHTS.items())
-
-
 @pytest.mark.parametrize("other", [0, 1])
 def test_only_what_all_workers_hold_alike_counts(server: VllmServer, other: int) -> None:
-    workers = [{"a": (1.0, 2.0), "b": (3.0, 4.0)}, {"a": (1.0, 2.0), "b": (3.0, 5.0)}]
-    server.api = Api({"held_weights": [workers[other], workers[1 - other]]})
-    assert server.held_weights() == {"a": (1.0, 2.0)}
-    server.api = Api({"held_weights": [workers[0], {"a": (1.0, 2.0)}]})
-    assert server.held_weights() == {"a": (1.0, 2.0)}
+    workers = [{"1": {"a": (1, 2), "b": (3, 4)}}, {"1": {"a": (1, 2), "b": (3, 5)}}]
+    server.api = Api({"held_adapters": [workers[other], workers[1 - other]]})
+    assert server.held_adapter() == {"a": (1, 2)}
+    server.api = Api({"held_adapters": [workers[0], {"1": {"a": (1, 2)}}]})
+    assert server.held_adapter() == {"a": (1, 2)}
 
 
 def test_of_a_workers_adapters_the_newest_counts(server: VllmServer) -> None:
-    old, new = {"a": (1.0, 1.0)}, {"a": (2.0, 2.0)}
+    old, new = {"a": (1, 1)}, {"a": (2, 2)}
     server.api = Api({"held_adapters": [{"9": old, "10": new}, {"10": new, "9": old}]})
-    assert server.held_adapter() == {"a": (2.0, 2.0)}
+    assert server.held_adapter() == {"a": (2, 2)}
     server.api = Api({"held_adapters": [{"9": old}, {}]})
     assert server.held_adapter() == {}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from torch import Tensor
 
 from medagent.models.causal_lm import load_causal_lm
 from medagent.models.checksums import Checksum, checksum, combined, place
@@ -19,7 +17,7 @@ from tests.medagent.policies.support import FakeSource
 
 
 class StandIn(FakeSource):
-    """Takes weights as vLLM does, and keeps the calls. A `deaf` one goes on with what it has."""
+    """Takes adapters as vLLM does, and keeps the calls. A `deaf` one goes on with what it has."""
 
     def __init__(self, model: str, *, dtype: str, **settings: Any) -> None:
         self.model, self.dtype, self.settings = model, dtype, settings
@@ -62,20 +60,6 @@ class StandIn(FakeSource):
     def unload_adapter(self, name: str) -> None:
         self.calls.append("unload")
         assert (self.adapters.pop(name) / "adapter_config.json").exists(), "its folder is still there"
-
-    def push_weights(self, like: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> None:
-        self.calls.append("push")
-        own = dict(self.base.named_parameters())
-        given = dict(weights)
-        assert given.keys() == like.keys()
-        if not self.deaf:
-            with torch.no_grad():
-                for name, value in given.items():
-                    own[name].copy_(value)
-            self.held = {name: checksum(own[name]) for name in given}
-
-    def held_weights(self) -> dict[str, Checksum]:
-        return self.held
 
     def held_adapter(self) -> dict[str, Checksum]:
         return self.held
