@@ -129,30 +129,6 @@ def test_two_equal_rollouts_cost_log_2_and_teach_a_kl_alone() -> None:
     assert torch.allclose(gradient(module, loss), ALPHA * BETA / 2 * gradient(module, kl), atol=1e-10)
 
 
-def test_at_the_reference_kls_are_0_and_so_are_their_gradients() -> None:
-    module = module_of(TDPO1(BETA), max_tokens=0)
-    with torch.no_grad():
-        for name, parameter in module.shared_base.peft.named_parameters():
-            if f"lora_B.{POLICY}" in name:
-                parameter.zero_()  # LoRA as it begins: the policy is the base
-    batch = to_prefer(pairs(), pad_id=module.pad_id, weight=1.0)
-    given, scores = module.pair_terms(batch)
-    for each in (given.chosen_logratio_P, given.chosen_kl_P, given.rejected_kl_P):
-        assert float(each.detach().abs().max()) < 1e-12
-    assert float(gradient(module, scores.kl_BT.sum()).abs().max()) < 1e-10
-
-
-def test_as_beta_goes_to_0_a_pair_weighs_half_of_beta() -> None:
-    # sigmoid(-m) goes to 1/2, so gradient / beta goes to half the difference of the log-ratios' gradients.
-    chosen = pairs()
-    wanted = 0.0
-    plain = module_of(DPO(1.0), max_tokens=0)
-    for pair in chosen:
-        wanted = wanted - (plain_sums(plain, pair.chosen)[0] - plain_sums(plain, pair.rejected)[0]) / 2 / len(chosen)
-    module = module_of(DPO(1e-7), max_tokens=0)
-    assert torch.allclose(gradient(module, our_loss(module, chosen)) / 1e-7, gradient(plain, wanted), atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
