@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from medagent.agent import Agent, Job
@@ -12,7 +14,14 @@ from medagent.training.module import AgentModule
 from medagent.training.prepare import prepare
 from medagent.training.rewards import OutcomeReward
 from studies.starter_base.lessons import STARTER_LIMITS, STARTER_PROTOCOL
+from tests.training.golden.make import make_base
 from tests.training.support import make_module
+
+
+@pytest.fixture(scope="session")
+def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The base of the golden run."""
+    return make_base(tmp_path_factory.mktemp("tiny") / "base")
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from medagent.training.module import AgentModule
 from medagent.training.prepare import OffPolicy
 from medagent.types import Rollout
 from tests.training.exact import ExactData, acts_of, exact_rollouts, said_of
-from tests.training.golden.make import make_base
 from tests.training.pretend import PretendRanks
 from tests.training.support import perturb
 
@@ -28,10 +27,9 @@ KL, SAMPLES = 0.2, 2
 
 
 @pytest.fixture(scope="module")
-def module(tmp_path_factory) -> AgentModule:
+def module(tiny_base: Path) -> AgentModule:
     torch.manual_seed(0)
-    base = make_base(tmp_path_factory.mktemp("groups") / "base")
-    made = AgentModule(base_model=str(base), policy_lora=LoraSettings(2, 4), critic_lora=None, temperature=0.7)
+    made = AgentModule(base_model=str(tiny_base), policy_lora=LoraSettings(2, 4), critic_lora=None, temperature=0.7)
     perturb(made, 0.1)
     return made
 

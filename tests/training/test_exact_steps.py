@@ -17,7 +17,6 @@ from medagent.training.module import AgentModule
 from medagent.training.objectives import ClippedSurrogate
 from medagent.training.prepare import OffPolicy
 from tests.training.exact import ITERATIONS, MINIBATCHES, ExactRun, MicroBatch, Sums, run_exactly
-from tests.training.golden.make import make_base
 
 KL, LOW, HIGH, CLIP, CAP = 0.3, 0.1, 0.15, 0.03, 1.02
 GAMMA, LAM, DECAY, ENTROPY = 0.97, 0.9, 8, 0.05
@@ -76,11 +75,6 @@ class Case:
         return 1 / (sizes[row] * len(sizes)) if self.reduction == "rollout-mean" else 1 / sum(sizes.values())
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return make_base(tmp_path_factory.mktemp("exact") / "base")
-
-
 @pytest.fixture(
     scope="module",
     params=[
@@ -91,9 +85,9 @@ def base(tmp_path_factory):
     ],
     ids="-".join,
 )
-def case(request, base, tmp_path_factory) -> Case:
+def case(request, tiny_base, tmp_path_factory) -> Case:
     names = ("kl_mode", "level", "reduction", "importance")
-    return Case(base, tmp_path_factory.mktemp("run"), **dict(zip(names, request.param, strict=True)))
+    return Case(tiny_base, tmp_path_factory.mktemp("run"), **dict(zip(names, request.param, strict=True)))
 
 
 def written_down(case: Case, each: MicroBatch) -> dict[str, Callable[[int], dict[int, float]]]:

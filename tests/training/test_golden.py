@@ -7,19 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.golden.make import METRICS, NAMES, make_base, run_algorithm
+from tests.training.golden.make import METRICS, NAMES, run_algorithm
 
 GOLDEN = json.loads(METRICS.read_text(encoding="utf-8"))
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_base(tmp_path_factory.mktemp("golden"))
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_five_updates_give_the_committed_numbers(name: str, base: Path, tmp_path: Path) -> None:
-    rows, golden = run_algorithm(name, base, tmp_path), GOLDEN[name]
+def test_five_updates_give_the_committed_numbers(name: str, tiny_base: Path, tmp_path: Path) -> None:
+    rows, golden = run_algorithm(name, tiny_base, tmp_path), GOLDEN[name]
     assert len(rows) == len(golden) == 5
     for row, wanted in zip(rows, golden, strict=True):
         assert row == pytest.approx(wanted, rel=1e-5, abs=1e-5)

@@ -14,7 +14,7 @@ from medagent.training.command import AgentCLI
 from medagent.training.experience import Experience
 from medagent.training.module import AgentModule
 from medagent.training.objectives import ClippedSurrogate
-from tests.training.golden.make import HERE, GoldenData, make_base
+from tests.training.golden.make import HERE, GoldenData
 
 OWN = Path(__file__).parent / "plain_reinforce.yaml"
 
@@ -85,8 +85,8 @@ def test_the_shipped_loss_reads_the_batch(batch) -> None:
     assert bounded.outside_BT[0].tolist() == [False, True, True, False, False, False]
 
 
-def test_a_loss_of_one_s_own_trains_by_its_yaml(tmp_path: Path) -> None:
-    run = own_run(make_base(tmp_path / "base"), tmp_path / "run")
+def test_a_loss_of_one_s_own_trains_by_its_yaml(tiny_base: Path, tmp_path: Path) -> None:
+    run = own_run(tiny_base, tmp_path / "run")
     before = [parameter.detach().clone() for parameter in run.model.shared_base.policy_parameters()]
     run.trainer.fit(run.model, datamodule=run.datamodule)
     (metrics,) = read_metrics(tmp_path / "run")
@@ -99,14 +99,13 @@ def test_a_loss_of_one_s_own_trains_by_its_yaml(tmp_path: Path) -> None:
     assert any(not torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
-def test_a_correction_of_what_is_not_clipped_is_refused(tmp_path: Path) -> None:
-    base = make_base(tmp_path / "base")
+def test_a_correction_of_what_is_not_clipped_is_refused(tiny_base: Path, tmp_path: Path) -> None:
     correction = '--trainer.callbacks+={"class_path": "medagent.training.callbacks.ClippingBiasCorrection"}'
-    run = own_run(base, tmp_path / "run", correction)
+    run = own_run(tiny_base, tmp_path / "run", correction)
     with pytest.raises(ConfigError, match=r"found model\.policy_loss PlainReinforce, which clips nothing"):
         run.trainer.fit(run.model, datamodule=run.datamodule)
     own = "--model.policy_loss=tests.training.user_classes.SaysClipsAndDoesNot"
-    run = own_run(base, tmp_path / "other", own, correction)
+    run = own_run(tiny_base, tmp_path / "other", own, correction)
     with pytest.raises(ConfigError, match="whose `clips` is true and whose result has no `clipped`"):
         run.trainer.fit(run.model, datamodule=run.datamodule)
 

@@ -6,6 +6,7 @@ The ranks are threads (`tests.training.pretend`). The long tests run the same in
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,28 +21,22 @@ from medagent.training.experience import Experience, loss_weights
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
 from tests.training.exact import ExactData, exact_rollouts
-from tests.training.golden.make import make_base
 from tests.training.pretend import PretendRanks
 from tests.training.support import make_module, perturb
 
 RANKS, MINIBATCHES, MICRO_BATCHES = 3, 2, 2
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory) -> str:
-    return str(make_base(tmp_path_factory.mktemp("ranks") / "base"))
-
-
-def make(base: str, *, critic: bool) -> AgentModule:
+def make(base: Path, *, critic: bool) -> AgentModule:
     torch.manual_seed(0)
     lora = LoraSettings(rank=2, alpha=4)
-    module = AgentModule(base_model=base, policy_lora=lora, critic_lora=lora if critic else None)
+    module = AgentModule(base_model=str(base), policy_lora=lora, critic_lora=lora if critic else None)
     perturb(module, 0.1)
     return module
 
 
 def dealt(
-    base: str, ranks: int, *, advantage: AdvantageEstimator, reduction: str
+    base: Path, ranks: int, *, advantage: AdvantageEstimator, reduction: str
 ) -> tuple[list[list[Experience]], list[AgentModule]]:
     """The optimizer steps that each rank makes in an iteration, and its module afterwards."""
     pretend = PretendRanks(ranks)
@@ -72,9 +67,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("advantage", "reduction"), CASES)
-def test_weights_and_advantages_are_those_of_all_ranks(base: str, advantage, reduction: str) -> None:
-    several, modules = dealt(base, RANKS, advantage=advantage, reduction=reduction)
-    (alone,), (module,) = dealt(base, 1, advantage=advantage, reduction=reduction)
+def test_weights_and_advantages_are_those_of_all_ranks(tiny_base: Path, advantage, reduction: str) -> None:
+    several, modules = dealt(tiny_base, RANKS, advantage=advantage, reduction=reduction)
+    (alone,), (module,) = dealt(tiny_base, 1, advantage=advantage, reduction=reduction)
     lone = by_rollout(alone)
     together: dict[tuple[int, ...], torch.Tensor] = {}
     for batches in several:

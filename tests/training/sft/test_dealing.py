@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -11,17 +13,15 @@ from medagent.training.module import AgentModule
 from medagent.training.sft.data import _Pass
 from medagent.training.sft.supervised import SupervisedData
 from tests.training.exact import exact_rollouts
-from tests.training.golden.make import make_base
 from tests.training.pretend import PretendRanks
 
 RANKS, MICRO_BATCHES = 3, 2
 
 
 @pytest.fixture(scope="module")
-def module(tmp_path_factory) -> AgentModule:
-    base = make_base(tmp_path_factory.mktemp("dealing") / "base")
+def module(tiny_base: Path) -> AgentModule:
     torch.manual_seed(0)
-    return AgentModule(base_model=str(base), policy_lora=LoraSettings(2, 4), critic_lora=None)
+    return AgentModule(base_model=str(tiny_base), policy_lora=LoraSettings(2, 4), critic_lora=None)
 
 
 def imitated(module: AgentModule, ranks: int, *, epoch: int = 0, seed: int = 0) -> list[list[Experience]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,20 +18,14 @@ from medagent.training.sft.data import num_held_out, split
 from medagent.training.sft.supervised import HeldOutLoss, SupervisedData
 from medagent.types import Rollout
 from tests.training.exact import exact_rollouts
-from tests.training.golden.make import make_base
 from tests.training.pretend import PretendRanks
 from tests.training.sft.support import dialogue
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory) -> str:
-    return str(make_base(tmp_path_factory.mktemp("held-out") / "base"))
-
-
-def module_of(base: str, **execution: object) -> AgentModule:
+def module_of(base: Path, **execution: object) -> AgentModule:
     torch.manual_seed(0)
     return AgentModule(
-        base_model=base, policy_lora=LoraSettings(2, 4), critic_lora=None, execution=Execution(**execution)
+        base_model=str(base), policy_lora=LoraSettings(2, 4), critic_lora=None, execution=Execution(**execution)
     )
 
 
@@ -115,44 +110,46 @@ def written_greedily(module: AgentModule, rollout: Rollout) -> Rollout:
 
 
 @pytest.fixture(scope="module")
-def rollouts(base: str) -> list[Rollout]:
+def rollouts(tiny_base: Path) -> list[Rollout]:
     """Some that the module would write itself, and others."""
-    module = module_of(base)
+    module = module_of(tiny_base)
     given = exact_rollouts()[:9]
     return [written_greedily(module, each) for each in given[:4]] + given[4:]
 
 
 @pytest.mark.parametrize("execution", [{}, {"max_tokens": 40}, {"packed": True}, {"logits_rows": 3}])
-def test_loss_is_per_token_and_a_turn_is_right_as_a_whole(base: str, rollouts: list[Rollout], execution: dict) -> None:
-    module = module_of(base, **execution)
+def test_loss_is_per_token_and_a_turn_is_right_as_a_whole(
+    tiny_base: Path, rollouts: list[Rollout], execution: dict
+) -> None:
+    module = module_of(tiny_base, **execution)
     (found,) = measured(module, rollouts)
     assert found == pytest.approx(by_hand(module, rollouts), rel=1e-4)
     assert 0 < found["sft/held_out_turns"] < 1
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_ranks_log_the_same_weighted_means(base: str, rollouts: list[Rollout], ranks: int) -> None:
-    module = module_of(base)
+def test_ranks_log_the_same_weighted_means(tiny_base: Path, rollouts: list[Rollout], ranks: int) -> None:
+    module = module_of(tiny_base)
     found = measured(module, rollouts, ranks)
     assert found[0] == pytest.approx(by_hand(module, rollouts), rel=1e-4)
     assert all(each == found[0] for each in found)
 
 
-def test_a_rank_without_dialogues_waits_for_the_others(base: str, rollouts: list[Rollout]) -> None:
-    module = module_of(base)
+def test_a_rank_without_dialogues_waits_for_the_others(tiny_base: Path, rollouts: list[Rollout]) -> None:
+    module = module_of(tiny_base)
     assert measured(module, rollouts[:1], 2)[1] == pytest.approx(by_hand(module, rollouts[:1]), rel=1e-4)
     assert measured(module, [], 2) == [{}, {}]
 
 
-def test_an_idle_pass_adds_nothing(base: str, rollouts: list[Rollout], monkeypatch) -> None:
+def test_an_idle_pass_adds_nothing(tiny_base: Path, rollouts: list[Rollout], monkeypatch) -> None:
     """Where the base is sharded all ranks make equally many passes."""
-    module = module_of(base)
+    module = module_of(tiny_base)
     monkeypatch.setattr(AgentModule, "max_passes_over_ranks", lambda self, count: count + 3)
     assert measured(module, rollouts)[0] == pytest.approx(by_hand(module, rollouts), rel=1e-4)
 
 
-def test_the_likeliest_token_is_told(base: str, rollouts: list[Rollout]) -> None:
-    module = module_of(base)
+def test_the_likeliest_token_is_told(tiny_base: Path, rollouts: list[Rollout]) -> None:
+    module = module_of(tiny_base)
     part = tensorize(rollouts, pad_id=module.pad_id)
     inputs = (part.token_ids_BT, part.attention_BT, part.mask_BT)
     logprobs_BT, likeliest_BT = module.shared_base.greedy_scores(*inputs, temperature=1.0)
