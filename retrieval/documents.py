@@ -95,10 +95,6 @@ class DocumentTables:
         query = "SELECT name, kind, reason, version, asked, part, owner FROM withdrawn WHERE name IN"
         return {row[0]: Withdrawal(*row) for row in select_in(self._db, query, list(names))}
 
-    def count(self) -> int:
-        """How many documents there are."""
-        return int(self._db.execute("SELECT COUNT(*) FROM documents").fetchone()[0])
-
     def of_part(self, part: str, *, not_read_as: str | None = None) -> list[str]:
         """Names of the documents of a part; with `not_read_as` those that this reading of it did not see."""
         found = self._db.execute("SELECT name, reading FROM documents WHERE part = ? ORDER BY rowid", (part,))

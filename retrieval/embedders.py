@@ -11,7 +11,7 @@ import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
-from medagent.retrieval.errors import RetrievalError, needs_package
+from medagent.retrieval.errors import RetrievalError, needs_model, needs_package
 from medagent.retrieval.passages import Passage
 
 Space = Literal["cosine", "ip"]
@@ -95,10 +95,7 @@ class HashedNgramEmbedder:
 
 
 class SentenceTransformerEmbedder:
-    """A sentence-transformers model by hub name or local path.
-
-    Needs the extra: `pip install medagent[sentence-transformers]`.
-    """
+    """A sentence-transformers model by hub name or local path; needs `pip install medagent[sentence-transformers]`."""
 
     space: Space = "cosine"
     dense_weight = NEURAL_WEIGHT
@@ -108,24 +105,19 @@ class SentenceTransformerEmbedder:
         model: str,
         query_prefix: str | None = None,
         passage_prefix: str | None = None,
+        *,
         device: str | None = None,
         batch_size: int = 64,
     ) -> None:
-        """Load the model.
+        """Without prefixes those of the model's own configuration count, then those of its family (E5, BGE).
 
-        Prefixes are part of the identity. Where none is given, those of the model's own configuration count, then those
-        of its family (E5, BGE). `device` is torch's ("cuda", "cpu"). None takes the first GPU, or the CPU if there is
-        none.
+        Prefixes are part of the identity. `device` is torch's; none takes the GPU if there is one.
         """
         with needs_package(f"the embedder {model!r}", "sentence-transformers", "sentence-transformers"):
             from sentence_transformers import SentenceTransformer
-        try:
+        wanted = "the folder of a sentence-transformers model, or the name of one on the hub that can be reached"
+        with needs_model("embedder", model, wanted):
             self._model = SentenceTransformer(model, device=device)
-        except (OSError, ValueError) as error:
-            raise RetrievalError(
-                f"the embedder {model!r} cannot be loaded ({str(error).splitlines()[0][:200]}). Give the folder of a "
-                "sentence-transformers model, or the name of one on the hub that can be reached or is in its cache."
-            ) from error
         known_query, known_passage = family_prefixes(model, self._model.prompts)
         self._query_prefix = known_query if query_prefix is None else query_prefix
         self._passage_prefix = known_passage if passage_prefix is None else passage_prefix
@@ -188,6 +180,7 @@ class MedCPTEmbedder:
         self,
         query_model: str = "ncbi/MedCPT-Query-Encoder",
         article_model: str = "ncbi/MedCPT-Article-Encoder",
+        *,
         device: str | None = None,
         batch_size: int = 32,
     ) -> None:
@@ -199,16 +192,12 @@ class MedCPTEmbedder:
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._batch_size = batch_size
         self.identity = f"medcpt|{query_model}|{article_model}"
-        try:
+        wanted = "the folders of both encoders as 'medcpt|QUERY_FOLDER|ARTICLE_FOLDER', or make the hub reachable"
+        with needs_model("embedder", self.identity, wanted):
             self._query, self._article = (
                 (AutoTokenizer.from_pretrained(name), AutoModel.from_pretrained(name).to(self._device).eval())
                 for name in (query_model, article_model)
             )
-        except (OSError, ValueError) as error:
-            raise RetrievalError(
-                f"the embedder {self.identity!r} cannot be loaded ({str(error).splitlines()[0][:200]}). "
-                "Give the folders of both encoders as 'medcpt|QUERY_FOLDER|ARTICLE_FOLDER', or make the hub reachable."
-            ) from error
         self.dimension = int(self._article[1].config.hidden_size)
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
@@ -244,27 +233,15 @@ class MedCPTEmbedder:
 
 
 def embedder_from_identity(identity: str, *, device: str | None = None) -> Embedder:
-    """The embedder that an index or an agent names, or that a person asks for.
-
-    An identity has one of these forms:
-
-    - "hashed-ngrams:DIM:MIN-MAX"
-    - "medcpt" or "medcpt|QUERY_MODEL|ARTICLE_MODEL"
-    - "sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX"
-    - the name or folder of a sentence-transformers model, with a "/" in it, which takes the prefixes of its family
-    """
+    """The embedder that an index or an agent names, or that a person asks for; the error lists the forms of names."""
     match = re.fullmatch(r"hashed-ngrams:(\d+):(\d+)-(\d+)", identity)
     if match:
         return HashedNgramEmbedder(*map(int, match.groups()))
     kind, *rest = identity.split("|")
-    if kind == "sentence-transformers" and len(rest) == 3:
-        return SentenceTransformerEmbedder(rest[0], rest[1], rest[2], device=device)
-    if kind == "sentence-transformers" and len(rest) == 1:
-        return SentenceTransformerEmbedder(rest[0], device=device)
-    if kind == "medcpt" and len(rest) == 2:
-        return MedCPTEmbedder(rest[0], rest[1], device=device)
-    if identity == "medcpt":
-        return MedCPTEmbedder(device=device)
+    if kind == "sentence-transformers" and len(rest) in (1, 3):
+        return SentenceTransformerEmbedder(*rest, device=device)
+    if kind == "medcpt" and len(rest) in (0, 2):
+        return MedCPTEmbedder(*rest, device=device)
     if "/" in kind and not rest:
         return SentenceTransformerEmbedder(kind, device=device)
     raise RetrievalError(

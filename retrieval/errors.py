@@ -48,7 +48,14 @@ def needs_package(what: str, package: str, extra: str, error: type[RetrievalErro
     try:
         yield
     except ImportError as cause:
-        raise error(
-            f"{what} needs the package {package}, which is not installed. Install it with: "
-            f"pip install 'medagent[{extra}]'"
-        ) from cause
+        raise error(f"{what} needs the package {package}. Install it with: pip install 'medagent[{extra}]'") from cause
+
+
+@contextmanager
+def needs_model(what: str, model: str, wanted: str) -> Iterator[None]:
+    """Say what to give for a model that cannot be loaded."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise RetrievalError(f"the {what} {model!r} cannot be loaded ({reason}). Give {wanted}.") from error

@@ -97,7 +97,7 @@ def build_index(
             _wipe(folder)
         wanted.write(folder)
         try:
-            return _fill(folder, corpus, embedder, wanted, progress, Changes() if changes is None else changes)
+            return _fill(folder, corpus, embedder, wanted, progress, changes)
         except EmptyCorpusError:
             _wipe(folder)
             (folder / "manifest.json").unlink()
@@ -113,7 +113,7 @@ def add_to_index(
     changes: Changes | None = None,
 ) -> Manifest:
     """Add sources to an index, with its own settings; after a kill the same call goes on. See `build_index`."""
-    return _update(Path(index), as_corpus(sources), embedder, progress, Changes() if changes is None else changes)
+    return _update(Path(index), sources, embedder, progress, changes)
 
 
 def sync_index(
@@ -126,9 +126,9 @@ def sync_index(
     changes: Changes | None = None,
 ) -> Manifest:
     """Make an index equal to its sources: add, replace, remove. With `dry_run` only `changes` is filled."""
-    folder, corpus, changes = Path(index), as_corpus(sources), Changes() if changes is None else changes
     if not dry_run:
-        return _update(folder, corpus, embedder, progress, changes, prune=True)
+        return _update(Path(index), sources, embedder, progress, changes, prune=True)
+    folder = Path(index)
     manifest = Manifest.read(folder)
     embedder = embedder_of(folder, manifest, embedder)
     if manifest.format != FORMAT:
@@ -136,20 +136,20 @@ def sync_index(
             f"index {folder}: has the format before this one, and --dry_run would change it. Sync it without --dry_run."
         )
     with closing(PassageStore(folder, manifest.dimension)) as store:
-        Ingest(store, corpus, embedder, manifest.settings.chunking, changes).preview()
+        Ingest(store, as_corpus(sources), embedder, manifest.settings.chunking, changes).preview()
     return manifest
 
 
 def _update(
     folder: Path,
-    corpus: Corpus,
+    sources: Sources,
     embedder: Embedder | None,
     progress: Progress,
-    changes: Changes,
+    changes: Changes | None,
     *,
     prune: bool = False,
 ) -> Manifest:
-    manifest = Manifest.read(folder)
+    corpus, manifest = as_corpus(sources), Manifest.read(folder)
     embedder = embedder_of(folder, manifest, embedder)
     with writing(folder):
         check_undamaged(folder, manifest)
@@ -199,7 +199,7 @@ def _fill(
     embedder: Embedder,
     manifest: Manifest,
     progress: Progress,
-    changes: Changes,
+    changes: Changes | None,
     *,
     changed_again: bool = False,
     prune: bool = False,

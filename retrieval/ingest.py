@@ -40,10 +40,10 @@ class Ingest:
     """Reads a corpus into a store; `changes` notes what became of each document."""
 
     def __init__(
-        self, store: PassageStore, corpus: Corpus, embedder: Embedder, chunking: Chunking, changes: Changes
+        self, store: PassageStore, corpus: Corpus, embedder: Embedder, chunking: Chunking, changes: Changes | None
     ) -> None:
         self._store, self._corpus, self._embedder, self._chunking = store, corpus, embedder, chunking
-        self._changes = changes
+        self._changes = Changes() if changes is None else changes
         self._readings = {corpus.key(part): part.fingerprint for part in corpus.parts}
 
     def read(self, progress: Progress, *, changed_again: bool = False) -> None:
@@ -109,7 +109,7 @@ class Ingest:
     def remove_lost(self) -> bool:
         """Take out documents that the corpus lost, but for unreadable parts; whether parts must be read once more."""
         gone, lost = self._gone(self._readings)
-        if gone and len(gone) == self._store.documents.count():
+        if gone and len(gone) == self._store.count("documents"):
             self._changes.add("skipped", self._corpus.identity, "nothing was taken out, since nothing would be left")
             return False
         others = self._store.documents.other_parts(gone)

@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,33 +25,6 @@ from medagent.retrieval.query_match import QueryWords, Synonyms, read_synonyms
 
 FOLDER = "bm25"
 LENGTHS = "lengths.npy"  # in tokens; what `medagent.retrieval.lexical` needs besides
-
-
-class _TokenIds(Sequence[list[int]]):
-    """Token ids of many texts in one flat array: lists of Python integers would take ten times the memory."""
-
-    def __init__(self) -> None:
-        self._flat, self._ends = array("i"), array("q", [0])
-
-    def add(self, ids: Iterable[int]) -> None:
-        self._flat.extend(ids)
-        self._ends.append(len(self._flat))
-
-    def __len__(self) -> int:
-        return len(self._ends) - 1
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """How many tokens each text has."""
-        return np.diff(np.frombuffer(self._ends, dtype=np.int64))
-
-    def __getitem__(self, index: int) -> list[int]:  # type: ignore[override]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        return self._flat[self._ends[index] : self._ends[index + 1]].tolist()
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return (self[index] for index in range(len(self)))
 
 
 class LexicalIndex:
@@ -69,10 +42,11 @@ class LexicalIndex:
     def build(folder: Path, texts: Iterable[tuple[int, str]], analyser: Analyser, *, k1: float, b: float) -> None:
         """Index (row, text) pairs and save them in `folder`/bm25, whole or not at all."""
         vocabulary: dict[str, int] = {}
-        documents, rows = _TokenIds(), array("q")
+        documents, rows = list[array[int]](), array("q")
         for row, text in texts:
             rows.append(row)
-            documents.add(vocabulary.setdefault(token, len(vocabulary)) for token in analyser.tokens(text))
+            ids = (vocabulary.setdefault(token, len(vocabulary)) for token in analyser.tokens(text))
+            documents.append(array("i", ids))  # a list of integers would take twice the memory
         if not vocabulary:
             vocabulary[""] = 0
         scores = bm25s.BM25(k1=k1, b=b)
@@ -81,7 +55,7 @@ class LexicalIndex:
         shutil.rmtree(part, ignore_errors=True)
         scores.save(part)
         np.save(part / "rows.npy", np.frombuffer(rows, dtype=np.int64))
-        np.save(part / LENGTHS, documents.lengths)
+        np.save(part / LENGTHS, np.array(list(map(len, documents)), dtype=np.int64))
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
         os.replace(part, folder / FOLDER)
 
@@ -97,10 +71,6 @@ class LexicalIndex:
                 f"rebuild {folder}"
             ) from error
         return LexicalIndex(scores, rows, analyser, Synonyms(read_synonyms(folder)))
-
-    def __len__(self) -> int:
-        """How many passages it holds."""
-        return len(self.rows)
 
     def vocabulary(self) -> Iterable[str]:
         """The words that passages have."""
@@ -194,10 +164,10 @@ class LexicalShard:
                 f"index {folder}: the lengths of its passages cannot be read ({error}), and are wanted for a search "
                 f"together with other indexes. Make them with: medagent index rebuild {folder}"
             ) from error
-        if len(self._lengths) != len(index):
+        if len(self._lengths) != len(index.rows):
             raise IndexMismatchError(
-                f"index {folder}: {path.name} holds {len(self._lengths):,} lengths, wanted {len(index):,}. Make it "
-                f"again with: medagent index rebuild {folder}"
+                f"index {folder}: {path.name} holds {len(self._lengths):,} lengths, wanted {len(index.rows):,}. Make "
+                f"them with: medagent index rebuild {folder}"
             )
         self._own_mean = float(self._lengths.mean())
 
@@ -225,7 +195,7 @@ class LexicalShard:
 
     def _scores(self, tokens: list[str], of_all: WordStatistics) -> NDArray[np.float32]:
         """[passages] scores of a query's tokens."""
-        scores = np.zeros(len(self._index), dtype=np.float32)
+        scores = np.zeros(len(self._index.rows), dtype=np.float32)
         mean = np.float64(of_all.tokens / of_all.passages)
         for token in tokens:
             documents, stored = self._index.postings(token)
@@ -241,7 +211,7 @@ class LexicalShard:
 
     def _term_frequencies(self, documents: NDArray[np.int32], stored: NDArray[np.float32]) -> NDArray[np.float64]:
         """How often a token is in each of its documents."""
-        own = WordStatistics(len(self._index), 0, {"": len(documents)})
+        own = WordStatistics(len(self._index.rows), 0, {"": len(documents)})
         share = stored / np.float64(own.idf(""))  # tf / (tf + K)
         saturation = self._saturation(self._lengths[documents], self._own_mean)
         # If K is 0, so is the fraction, and tf does not count: 1 does as well as any.

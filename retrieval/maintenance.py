@@ -146,7 +146,7 @@ def index_stats(folder: Path) -> dict[str, Any]:
             "ids_told_apart": counts["ids told apart"],
             "removed": counts["removed"],
             "kept_out": [f"{name}: {reason}" for name, reason in store.documents.kept_out(limit=MAX_LISTED)],
-            "skipped": store.num_skipped(),
+            "skipped": store.count("skipped"),
             "skipped_documents": [f"{where} {reason}" for where, reason in skipped],
             "words": {
                 name: int(np.quantile(words, share)) if len(words) else 0

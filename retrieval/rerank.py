@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from medagent.retrieval.errors import RetrievalError, needs_package
+from medagent.retrieval.errors import needs_model, needs_package
 from medagent.retrieval.passages import Passage
 
 
@@ -25,13 +25,8 @@ class CrossEncoderReranker:
         """`device` is torch's; none takes the GPU if there is one."""
         with needs_package(f"the reranker {model!r}", "sentence-transformers", "sentence-transformers"):
             from sentence_transformers import CrossEncoder
-        try:
+        with needs_model("reranker", model, "a folder, or a hub name that can be reached"):
             self._model = CrossEncoder(model, device=device)
-        except (OSError, ValueError) as error:
-            raise RetrievalError(
-                f"the reranker {model!r} cannot be loaded ({str(error).splitlines()[0][:200]}). Give a folder, or a "
-                "hub name that can be reached."
-            ) from error
         self.num_candidates, self._batch_size = num_candidates, batch_size
 
     def scores(self, query: str, passages: Sequence[Passage]) -> list[float]:

@@ -98,9 +98,9 @@ class StoredRows:
         with self._lock:
             return select_in(self._db, query, values)
 
-    def count(self) -> int:
-        """How many passages there are, counted one by one."""
-        return int(self._db.execute("SELECT COUNT(*) FROM passages").fetchone()[0])
+    def count(self, table: str = "passages") -> int:
+        """How many rows a table has, counted one by one."""
+        return int(self._db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])  # noqa: S608 (constant names)
 
     def owners(self, ids: Sequence[str]) -> dict[str, str]:
         """The documents that hold the passages of these ids; unknown ids are left out."""
@@ -120,10 +120,6 @@ class StoredRows:
     def skipped(self, *, limit: int = -1) -> list[tuple[str, str]]:
         """Skipped parts of the corpus: (where, why)."""
         return list(self._db.execute("SELECT place, reason FROM skipped ORDER BY rowid LIMIT ?", (limit,)))
-
-    def num_skipped(self) -> int:
-        """How much of the corpus was skipped."""
-        return int(self._db.execute("SELECT COUNT(*) FROM skipped").fetchone()[0])
 
     def counts(self) -> Counter[str]:
         """Counts of the build by name: rows, duplicates, removed, and others that readers keep."""
@@ -161,17 +157,18 @@ class StoredRows:
 
     def matching(self, wanted: Filter) -> NDArray[np.int64]:
         """Row numbers that a filter lets through, in order."""
-        clause, values = clause_of(wanted, self._about)
-        query = f"SELECT row FROM passages WHERE {clause} ORDER BY row"  # noqa: S608 (constant clauses)
-        with self._lock:
-            return np.fromiter((row for (row,) in self._db.execute(query, values)), np.int64)
+        return np.array(self._filtered("SELECT row FROM passages WHERE {} ORDER BY row", wanted), np.int64).reshape(-1)
+
+    def _filtered(self, query: str, where: Filter, *more: int) -> list[Any]:
+        """The rows of a query with a mark for the condition of the filter; `more` are its later values."""
+        clause, values = clause_of(where, self._about)
+        return self._all(query.format(clause), (*values, *more))
 
     def tally(self, column: str, *, limit: int, where: Filter = NO_FILTER) -> list[tuple[str, int]]:
         """The most frequent values of a column with their counts, of what a filter lets through."""
         assert column in COLUMNS
-        clause, values = clause_of(where, self._about)
-        counted = f"SELECT {column}, COUNT(*) AS n FROM passages WHERE {clause}"  # noqa: S608 (checked above)
-        found = self._all(f"{counted} GROUP BY 1 ORDER BY n DESC, 1 LIMIT ?", (*values, limit))
+        counted = f"SELECT {column}, COUNT(*) AS n FROM passages"  # noqa: S608 (checked above)
+        found = self._filtered(counted + " WHERE {} GROUP BY 1 ORDER BY n DESC, 1 LIMIT ?", where, limit)
         return [(str(value), number) for value, number in found]
 
     def titles(self, *, limit: int) -> list[str]:
@@ -181,15 +178,12 @@ class StoredRows:
 
     def num_sources(self, where: Filter = NO_FILTER) -> int:
         """How many distinct sources there are; the empty one is none."""
-        clause, values = clause_of(where, self._about)
-        query = f"SELECT COUNT(DISTINCT source) FROM passages WHERE source != '' AND {clause}"  # noqa: S608
-        return int(self._all(query, values)[0][0])
+        query = "SELECT COUNT(DISTINCT source) FROM passages WHERE source != '' AND {}"
+        return int(self._filtered(query, where)[0][0])
 
     def years(self, where: Filter = NO_FILTER) -> tuple[int, int] | None:
         """The first and the last year, None where no passage has one."""
-        clause, values = clause_of(where, self._about)
-        query = f"SELECT MIN(year), MAX(year) FROM passages WHERE year > 0 AND {clause}"  # noqa: S608
-        ((first, last),) = self._all(query, values)
+        ((first, last),) = self._filtered("SELECT MIN(year), MAX(year) FROM passages WHERE year > 0 AND {}", where)
         return (int(first), int(last)) if first is not None else None
 
     def vectors(self) -> NDArray[np.float32]:

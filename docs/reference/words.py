@@ -137,8 +137,6 @@ CLASS_WORDS: dict[str, str] = {
     "UnreliableRetriever.seed": "Seed of which queries fail, and of what they show.",
     "RemoteRetriever.url": "Address of `medagent index serve`, such as http://localhost:8001.",
     "RemoteRetriever.timeout_s": "Seconds that a call may take.",
-    "RemoteRetriever.threshold": "Failures in a row after which calls are refused at once.",
-    "RemoteRetriever.cooldown_s": "Seconds of refusal before one call may try again.",
     "HybridRetriever.index": "Folder made by `medagent index build`.",
     "HybridRetriever.embedder": "Embeds queries; null takes the one that the index names.",
     "HybridRetriever.settings": "How rankings are fused; null takes what the index was built with.",

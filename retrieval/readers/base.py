@@ -6,7 +6,7 @@ import codecs
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -88,20 +88,26 @@ class OpenFile:
         self._raw.close()
 
     def whole(self) -> bytes:
-        """All of the file, unpacked; an `EOFError` beyond `MAX_FILE_BYTES`."""
-        raw = self.stream.read(MAX_FILE_BYTES + 1)
+        """All of the file, unpacked; an `UnusableFileError` where it is damaged or longer than `MAX_FILE_BYTES`."""
+        try:
+            raw = self.stream.read(MAX_FILE_BYTES + 1)
+        except UNREADABLE as error:
+            raise UnusableFileError(f"cannot be read ({error})") from error
         if len(raw) > MAX_FILE_BYTES:
-            raise EOFError(f"is longer than {MAX_FILE_BYTES >> 20} MiB as one document; cut it into several files")
+            limit = f"is longer than {MAX_FILE_BYTES >> 20} MiB as one document"
+            raise UnusableFileError(f"{limit}; cut it into several files")
         return raw
 
     def text(self, *, declared: re.Pattern[bytes] | None = None) -> str:
-        """The whole file as text, by `encoding_of`, with marks in place of what is wrong; empty for what is no text."""
+        """The whole file by `encoding_of`, with marks in place of what is wrong; else an `UnusableFileError`."""
         raw = self.whole()
-        if b"\x00" in raw[:SAMPLE] and not raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            return ""
         found = declared.search(raw[:SAMPLE]) if declared is not None else None
         encoding = encoding_of(raw, declared=found[1].decode("ascii", "replace") if found else "")
-        return raw.decode(encoding, "replace").replace("\r\n", "\n").replace("\r", "\n")
+        text = raw.decode(encoding, "replace").replace("\r\n", "\n").replace("\r", "\n")
+        binary = b"\x00" in raw[:SAMPLE] and not raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        if binary or not text.strip():
+            raise UnusableFileError("is empty, or no text")
+        return text
 
 
 def encoding_of(head: bytes, *, declared: str = "") -> str:
@@ -135,9 +141,6 @@ def _codec(declared: str) -> str:
     return "" if name.startswith(("utf", "rot", "hex", "base64", "bz2", "zlib", "uu")) else others.get(name, name)
 
 
-Read = Callable[[OpenFile], Iterator[Item]]
-
-
 def is_retracted(title: str) -> bool:
     """Whether a title marks its article as retracted or withdrawn."""
     return bool(_RETRACTED.search(title))
@@ -153,6 +156,13 @@ def retraction_in_title(title: str) -> str:
     if is_notice(title):
         return "is the notice of a retraction"
     return "is a retracted article" if is_retracted(title) else ""
+
+
+def usable(document: Document, where: str, nothing: str = "has no abstract") -> Item:
+    """The document, or why it cannot be used: its title marks a retraction, or it has no section."""
+    if reason := retraction_in_title(document.title):
+        return Skipped(where, f"{reason}, by its title")
+    return document if document.sections else Skipped(where, nothing)
 
 
 def table_lines(rows: Sequence[Sequence[str]], *, named: bool = True) -> list[str]:

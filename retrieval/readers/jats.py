@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 
 from medagent.retrieval.bibliography import Bibliography, plain_doi
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, is_retracted, retraction_in_title
+from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, is_retracted, usable
 from medagent.retrieval.readers.xml_text import LANGUAGE, date_of, running_text, text_of, without_namespaces, year_of
 
 # Parts of a body that are no running text.
@@ -44,17 +44,12 @@ def article(element: Element, name: str) -> Item:
     # title.
     if related & {"retraction-forward", "retraction"} or is_retracted(title):
         return withdrawn("is a retracted article")
-    if reason := retraction_in_title(title):
-        return Skipped(where, f"{reason}, by its title")
-    sections = _sections(element, meta)
-    if not sections:
-        return Skipped(where, "has neither abstract nor body")
     journal = text_of(element.find("front/journal-meta//journal-title"))
     years = sorted(year for dated in meta.findall("pub-date") if (year := year_of(dated)))
     date = min((date for each in meta.findall("pub-date") if (date := date_of(each))), default="")
-    return Document(
+    found = Document(
         title,
-        sections,
+        _sections(element, meta),
         journal or name,
         id=id_,
         year=years[0] if years else None,
@@ -63,6 +58,7 @@ def article(element: Element, name: str) -> Item:
         aliases=tuple(names[1:]),
         about=_about(element, meta, ids, journal, date, element.get("article-type", "").replace("-", " ")),
     )
+    return usable(found, where, "has neither abstract nor body")
 
 
 def _about(
@@ -120,15 +116,12 @@ def dublin_core(element: Element, name: str) -> Item:
     without_namespaces(element)
     text = "\n".join(text_of(part) for part in element.findall("description") if text_of(part))
     named = [text_of(part) for part in element.findall("identifier") if text_of(part)]
-    title = text_of(element.find("title"))
     where = f"{name}, {named[0]}" if named else name
-    if reason := retraction_in_title(title):
-        return Skipped(where, f"{reason}, by its title")
-    if not text:
-        return Skipped(where, "is a Dublin Core record without a description")
     years = sorted(year for dated in element.findall("date") if (year := year_of(dated)))
     source = text_of(element.find("publisher")) or text_of(element.find("source")) or name
-    return Document(title, (Section("", text),), source, id=named[0] if named else "", year=years[0] if years else None)
+    id_, year, sections = named[0] if named else "", years[0] if years else None, (Section("", text),) if text else ()
+    document = Document(text_of(element.find("title")), sections, source, id=id_, year=year)
+    return usable(document, where, "is a Dublin Core record without a description")
 
 
 def abstracts_of(meta: Element) -> Iterator[Section]:
@@ -210,18 +203,12 @@ def chapter(element: Element, name: str, book: Book, *, shelf: str = "") -> Item
     pmid = pmid if pmid.isdecimal() else ""
     id_ = f"pmid:{pmid}" if pmid else f"{book.id}:{own}" if book.id and own else own
     where = f"{name}, {id_}" if id_ else name
-    title = text_of(meta.find("title-group/title"))
-    if reason := retraction_in_title(title):
-        return Skipped(where, f"{reason}, by its title")
-    sections = _sections(element, meta)
-    if not sections:
-        return Skipped(where, "is a chapter without text")
     date = _latest(meta) or book.date
     found = re.search(r"NBK\d+", " ".join((shelf, *ids.values())))
     url = f"{SHELF}{found[0]}/" if found else ""
-    return Document(
-        title,
-        sections,
+    document = Document(
+        text_of(meta.find("title-group/title")),
+        _sections(element, meta),
         book.title or name,
         id=id_,
         year=int(date[:4]) if date else None,
@@ -229,6 +216,7 @@ def chapter(element: Element, name: str, book: Book, *, shelf: str = "") -> Item
         name=name,
         about=_about(element, meta, {**ids, "pmid": pmid}, book.title, date, "book chapter", url),
     )
+    return usable(document, where, "is a chapter without text")
 
 
 def _latest(meta: Element) -> str:

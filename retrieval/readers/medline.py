@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 
 from medagent.retrieval.bibliography import Bibliography, iso_date, year_in
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, retraction_in_title
+from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, retraction_in_title, usable
 from medagent.retrieval.readers.xml_text import date_of, text_of, year_of
 
 _BRACKETED = re.compile(r"^\[([^\]]*?)\.?\]\.?$")  # how PubMed marks titles that it translated
@@ -47,23 +47,18 @@ def article(element: Element, name: str) -> Item:
     if any(kind == "RetractionIn" for kind, _ in links):
         return withdrawn("is a retracted article: it names the notice")
     title = _BRACKETED.sub(r"\1.", text_of(found.find("ArticleTitle"))) or text_of(found.find("VernacularTitle"))
-    if reason := retraction_in_title(title):
-        return Skipped(where, f"{reason}, by its title")
-    sections = tuple(_abstracts(found, element))
-    if not sections:
-        return Skipped(where, "has no abstract")
-    dated = found.find("Journal/JournalIssue/PubDate")
     journal = text_of(found.find("Journal/ISOAbbreviation")) or text_of(found.find("Journal/Title"))
-    return Document(
+    document = Document(
         title,
-        sections,
+        tuple(_abstracts(found, element)),
         f"PubMed: {journal}" if journal else "PubMed",
         id=f"pmid:{pmid}",
-        year=year_of(dated),
+        year=year_of(found.find("Journal/JournalIssue/PubDate")),
         aliases=tuple(_aliases(element)),
         version=version,
         about=_about(element, found, pmid),
     )
+    return usable(document, where)
 
 
 def _about(element: Element, found: Element, pmid: str) -> Bibliography:

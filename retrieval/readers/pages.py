@@ -18,9 +18,9 @@ from trafilatura.settings import Document as TrafilaturaDocument
 
 from medagent.retrieval.bibliography import year_in
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.readers.base import Item, OpenFile, UnusableFileError, retraction_in_title, table_lines
+from medagent.retrieval.readers.base import Item, OpenFile, UnusableFileError, table_lines, usable
 from medagent.retrieval.readers.html_tree import CHARSET, prepared
-from medagent.retrieval.readers.text import decoded, expand_ligatures, title_from_name
+from medagent.retrieval.readers.text import expand_ligatures, title_from_name
 
 _LEVEL = re.compile(r"(?:Heading|Überschrift|Titre|Título) (\d)")
 # It tells in the log of every page that has little text; what has none is reported here.
@@ -29,21 +29,16 @@ logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
 
 def read_html(file: OpenFile) -> Iterator[Item]:
     """One document of a page's main text: menus, banners and footers are left out, tables kept."""
-    tree = prepared(decoded(file, declared=CHARSET))
-    if tree is None:
-        raise UnusableFileError("has no main text")
-    made = trafilatura.bare_extraction(
+    tree = prepared(file.text(declared=CHARSET))
+    made = tree is not None and trafilatura.bare_extraction(
         tree, include_comments=False, include_tables=True, favor_recall=True, with_metadata=True
     )
     if not isinstance(made, TrafilaturaDocument) or made.body is None:
         raise UnusableFileError("has no main text")
     title = expand_ligatures(str(made.title or "")).strip() or title_from_name(file.name)
-    if reason := retraction_in_title(title):
-        raise UnusableFileError(f"{reason}, by its title")
-    sections = _sections_of(made.body, title)
-    if not sections:
-        raise UnusableFileError("has no main text")
-    yield Document(title, sections, str(made.sitename or file.name), year=year_in(made.date), name=file.name)
+    sections, source = _sections_of(made.body, title), str(made.sitename or file.name)
+    found = Document(title, sections, source, year=year_in(made.date), name=file.name)
+    yield usable(found, file.name, "has no main text")
 
 
 def _sections_of(body: etree._Element, title: str) -> tuple[Section, ...]:
@@ -116,12 +111,7 @@ def read_docx(file: OpenFile) -> Iterator[Item]:
         elif style not in ("Title", "Titel"):
             sections[-1][1].append(text)
     title = title or title_from_name(file.name)
-    if reason := retraction_in_title(title):
-        raise UnusableFileError(f"{reason}, by its title")
     kept = tuple(Section(heading, "\n".join(lines)) for heading, lines in sections if lines)
-    if not kept:
-        raise UnusableFileError("has no text")
     modified = word.core_properties.modified
-    yield Document(
-        title, kept, file.name, year=modified.year if modified and modified.year > 1990 else None, name=file.name
-    )
+    year = modified.year if modified and modified.year > 1990 else None
+    yield usable(Document(title, kept, file.name, year=year, name=file.name), file.name, "has no text")

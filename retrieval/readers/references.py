@@ -12,9 +12,8 @@ from bibtexparser.middlewares import LatexDecodingMiddleware
 
 from medagent.retrieval.bibliography import Bibliography, plain_doi, year_in
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.readers.base import Item, OpenFile, Skipped, UnusableFileError, retraction_in_title
+from medagent.retrieval.readers.base import Item, OpenFile, Skipped, UnusableFileError, usable
 from medagent.retrieval.readers.medline import medline_records
-from medagent.retrieval.readers.text import decoded
 
 _RIS_TAG = re.compile(r"^\s*([A-Z][A-Z0-9])\s{0,2}-\s?(.*)$")
 _BEGINS = re.compile(r"^\s*TY\s{0,2}-", re.MULTILINE)
@@ -22,12 +21,12 @@ _BEGINS = re.compile(r"^\s*TY\s{0,2}-", re.MULTILINE)
 
 def read_medline_text(file: OpenFile) -> Iterator[Item]:
     """One document per record of a MEDLINE text."""
-    yield from medline_records(decoded(file), file.name)
+    yield from medline_records(file.text(), file.name)
 
 
 def read_ris(file: OpenFile) -> Iterator[Item]:
     """One document per record of RIS."""
-    text = decoded(file)
+    text = file.text()
     begun = len(_BEGINS.findall(text))
     try:
         rows = rispy.loads(_regular(text), skip_unknown_tags=True)
@@ -37,11 +36,9 @@ def read_ris(file: OpenFile) -> Iterator[Item]:
         yield Skipped(file.name, f"has {begun} records, of which {len(rows)} can be read")
     for number, row in enumerate(rows, start=1):
         where = f"{file.name}, record {number}"
-        title = str(row.get("title") or row.get("primary_title") or row.get("short_title") or "")
-        text = str(row.get("abstract") or row.get("notes_abstract") or "").strip()
         yield _document(
-            title,
-            [Section("", text)] if text else [],
+            str(row.get("title") or row.get("primary_title") or row.get("short_title") or ""),
+            str(row.get("abstract") or row.get("notes_abstract") or "").strip(),
             where,
             id_=_id_of(str(row.get("doi") or ""), _pmid_of(row)),
             journal=str(
@@ -73,9 +70,8 @@ def _regular(text: str) -> str:
 
 def read_bibtex(file: OpenFile) -> Iterator[Item]:
     """One document per entry of BibTeX that has an abstract."""
-    text = decoded(file)
     # Many exports leave these as they are, and LaTeX would take what follows for a comment or a column.
-    text = re.sub(r"(?<!\\)([%&])", r"\\\1", text)
+    text = re.sub(r"(?<!\\)([%&])", r"\\\1", file.text())
     library = parse_string(text, append_middleware=[LatexDecodingMiddleware()])
     if not library.entries and not library.failed_blocks:
         yield Skipped(file.name, "has no entry")
@@ -83,10 +79,9 @@ def read_bibtex(file: OpenFile) -> Iterator[Item]:
         yield Skipped(f"{file.name}, line {(failed.start_line or 0) + 1}", f"is no BibTeX entry ({failed.error})")
     for entry in library.entries:
         row = {field.key.lower(): str(field.value) for field in entry.fields}
-        abstract = row.get("abstract", "")
         yield _document(
             row.get("title", "").replace("{", "").replace("}", ""),
-            [Section("", abstract.replace("{", "").replace("}", ""))] if abstract.strip() else [],
+            row.get("abstract", "").replace("{", "").replace("}", ""),
             f"{file.name}, {entry.key}",
             id_=_id_of(row.get("doi", ""), row.get("pmid", "")) or f"{file.name}:{entry.key}",
             journal=row.get("journal") or row.get("booktitle") or row.get("publisher") or file.name,
@@ -120,11 +115,7 @@ def _about(row: Mapping[str, Any], *, url: str, keywords: Sequence[str]) -> Bibl
     return Bibliography.of_row(said | {"pmid": row.get("pmid")})
 
 
-def _document(
-    title: str, sections: list[Section], where: str, *, id_: str, journal: str, date: str, about: Bibliography
-) -> Item:
-    if reason := retraction_in_title(title):
-        return Skipped(where, f"{reason}, by its title")
-    if not sections:
-        return Skipped(where, "has no abstract")
-    return Document(" ".join(title.split()), tuple(sections), journal, id=id_, year=year_in(date), about=about)
+def _document(title: str, abstract: str, where: str, *, id_: str, journal: str, date: str, about: Bibliography) -> Item:
+    sections = (Section("", abstract),) if abstract.strip() else ()
+    document = Document(" ".join(title.split()), sections, journal, id=id_, year=year_in(date), about=about)
+    return usable(document, where)

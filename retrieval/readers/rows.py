@@ -12,7 +12,7 @@ import ijson
 
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.passages import id_of_row, passage_from_row
-from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped, UnusableFileError, retraction_in_title
+from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped, UnusableFileError, usable
 
 LONGEST_LINE = 64 << 20  # bytes; a longer one is no row
 MAX_DEPTH = 500  # arrays and objects within one another
@@ -92,9 +92,7 @@ def document_of_row(row: Any, where: str, *, source: str) -> Item:
         passage = passage_from_row(dict(row) if isinstance(row, Mapping) else row)
     except ValueError as error:
         return Skipped(where, str(error))
-    if reason := retraction_in_title(passage.title):
-        return Skipped(where, f"{reason}, by its title")
-    return Document(
+    document = Document(
         passage.title,
         (Section(passage.section, passage.text),),
         passage.source or source,
@@ -104,3 +102,4 @@ def document_of_row(row: Any, where: str, *, source: str) -> Item:
         group=passage.document,
         about=passage.about,
     )
+    return usable(document, where)

@@ -13,15 +13,7 @@ from typing import IO
 
 from medagent.retrieval.bibliography import plain_doi
 from medagent.retrieval.passages import TEXT_FIELDS
-from medagent.retrieval.readers.base import (
-    SAMPLE,
-    UNREADABLE,
-    Item,
-    OpenFile,
-    Skipped,
-    encoding_of,
-    retraction_in_title,
-)
+from medagent.retrieval.readers.base import SAMPLE, UNREADABLE, Item, OpenFile, Skipped, encoding_of
 from medagent.retrieval.readers.rows import document_of_row
 
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a column may hold a whole article
@@ -93,8 +85,6 @@ def _document(names: Sequence[str], row: Sequence[str], where: str, source: str)
         fields["id"] = f"pmid:{fields['pmid'].strip()}"
     elif "id" not in fields and fields.get("doi", "").strip():
         fields["id"] = f"doi:{plain_doi(fields['doi'])}"
-    if reason := retraction_in_title(fields.get("title", "")):
-        return Skipped(where, f"{reason}, by its title")
     return document_of_row(fields, where, source=source)
 
 

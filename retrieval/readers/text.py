@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.normalization import strip_images
-from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, UnusableFileError
+from medagent.retrieval.readers.base import Item, OpenFile
 from medagent.retrieval.readers.medline import is_medline, medline_records
 
 _HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*#*$")
@@ -24,7 +24,7 @@ _PARAGRAPHS = re.compile(r"\n\s*\n")
 
 def read_text(file: OpenFile) -> Iterator[Item]:
     """One document with one section, titled with the file's name; PubMed's export has a document per record."""
-    text = decoded(file)
+    text = file.text()
     if is_medline(text):
         yield from medline_records(text, file.name)
         return
@@ -33,8 +33,7 @@ def read_text(file: OpenFile) -> Iterator[Item]:
 
 def read_markdown(file: OpenFile) -> Iterator[Item]:
     """One document: the first top-level heading is its title, and each later one begins a section."""
-    text = decoded(file)
-    text = strip_images(text)
+    text = strip_images(file.text())
     title, heading, sections = "", "", []
     held: list[str] = []
     fenced = False
@@ -84,14 +83,3 @@ def title_from_name(name: str) -> str:
     """A title from a file's name."""
     stem = PurePath(name).name.removesuffix(".gz")
     return PurePath(stem).stem.replace("_", " ")
-
-
-def decoded(file: OpenFile, *, declared: re.Pattern[bytes] | None = None) -> str:
-    """The file's text, by `OpenFile.text`; an `UnusableFileError` where there is none."""
-    try:
-        text = file.text(declared=declared)
-    except UNREADABLE as error:
-        raise UnusableFileError(f"cannot be read ({error})") from error
-    if not text.strip():
-        raise UnusableFileError("is empty, or no text")
-    return text
