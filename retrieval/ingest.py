@@ -17,7 +17,8 @@ from medagent.retrieval.ingest_policy import Changes, ChunkedDocument, IngestPol
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.readers import Item, Skipped, Withdrawn
 from medagent.retrieval.settings import Chunking
-from medagent.retrieval.store import PartState, PassageStore, Progress
+from medagent.retrieval.store import PassageStore, Progress
+from medagent.retrieval.stored_rows import PartState
 
 BATCH = 1024  # passages embedded and committed at once
 

@@ -21,14 +21,12 @@ from filelock import FileLock, Timeout
 from medagent.retrieval.errors import IndexBusyError, IndexUnwritableError
 
 LOCKS = ("lock", "readers")
-
-
 FULL, REFUSED = (errno.ENOSPC, errno.EDQUOT), (errno.EROFS, errno.EACCES, errno.EPERM)
 SPARE = 2**20  # bytes; with fewer left a failure of Chroma, which does not say why, is put down to the disk
 
 
 class ReadLock:
-    """Held by a process that searches an index, from now until `release` or the end of the process."""
+    """Held by a process that searches an index, from now until `close` or the end of the process."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -41,7 +39,7 @@ class ReadLock:
             self._lock = FileLock(self._path)
             self._lock.acquire(timeout=0)
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Let writers in again."""
         if self._lock.is_locked:
             self._lock.release()
@@ -54,11 +52,8 @@ def writing(folder: Path) -> Iterator[None]:
     with _held(folder / "lock", folder, "is being written by another process; wait for it, or stop it"):
         for path in sorted((folder / "readers").glob("*")):
             process = path.name.partition("-")[0]
-            advice = (
-                f"is open in process {process}; stop that process first (training, serving and searching keep "
-                "an index open)"
-            )
-            with _held(path, folder, advice):
+            advice = "stop that process first (training, serving and searching keep an index open)"
+            with _held(path, folder, f"is open in process {process}; {advice}"):
                 path.unlink()
         with explain_disk_errors(folder):
             yield

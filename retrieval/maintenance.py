@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -47,12 +46,8 @@ def verify_index(folder: Path, embedder: Embedder, *, progress: Progress = no_pr
     """Compare an index with its source of truth: digests, Chroma by vector, BM25 by byte, some embeddings."""
     manifest = Manifest.read(folder)
     check_embedder(folder, manifest, embedder)
-    reading = ReadLock(folder)
-    try:
-        with closing(PassageStore(folder, manifest.dimension)) as store:
-            return list(_checks(folder, manifest, store, embedder, progress))
-    finally:
-        reading.release()
+    with closing(ReadLock(folder)), closing(PassageStore(folder, manifest.dimension)) as store:
+        return list(_checks(folder, manifest, store, embedder, progress))
 
 
 def _checks(
@@ -80,9 +75,8 @@ def _embedded_again(store: PassageStore, embedder: Embedder) -> str:
     passages = store.fetch(some)
     fresh, stored = embedder.embed_passages([passages[row] for row in some]), store.vectors()[some]
     worst = float(np.max(np.abs(fresh - stored)))
-    return (
-        "" if worst <= 1e-3 * float(np.max(np.abs(stored))) else f"a vector differs by {worst:.4f}; the model changed"
-    )
+    near = worst <= 1e-3 * float(np.max(np.abs(stored)))
+    return "" if near else f"a vector differs by {worst:.4f}; the model changed"
 
 
 def _against_chroma(folder: Path, manifest: Manifest, store: PassageStore, progress: Progress) -> str:
@@ -107,22 +101,14 @@ def _against_chroma(folder: Path, manifest: Manifest, store: PassageStore, progr
 
 
 def _against_words(folder: Path, manifest: Manifest, store: PassageStore) -> str:
-    scratch = Path(tempfile.mkdtemp(prefix="medagent-verify-"))
-    try:
-        settings = manifest.settings
-        LexicalIndex.build(
-            scratch,
-            ((row, passage.indexed_text) for row, passage in store.stream()),
-            Analyser(settings.analyser),
-            k1=settings.bm25_k1,
-            b=settings.bm25_b,
-        )
-        LexicalIndex.load(folder, Analyser(settings.analyser))  # a missing file has an error of its own
+    settings, analyser = manifest.settings, Analyser(manifest.settings.analyser)
+    with tempfile.TemporaryDirectory(prefix="medagent-verify-") as name:
+        scratch, texts = Path(name), ((row, passage.indexed_text) for row, passage in store.stream())
+        LexicalIndex.build(scratch, texts, analyser, k1=settings.bm25_k1, b=settings.bm25_b)
+        LexicalIndex.load(folder, analyser)  # a missing file has an error of its own
         if not (folder / FOLDER / LENGTHS).exists():  # only a search over several indexes reads it, and asks for it
             (scratch / FOLDER / LENGTHS).unlink()
         return "" if lexical_sha256(folder) == lexical_sha256(scratch) else "its files differ"
-    finally:
-        shutil.rmtree(scratch)
 
 
 def index_stats(folder: Path) -> dict[str, Any]:
@@ -224,16 +210,13 @@ def remove_from_index(folder: Path, ids: Sequence[str], *, progress: Progress = 
         check_undamaged(folder, manifest)
         check_read_whole(folder, store)
         store.upgrade()
-        rows: set[int] = set()
-        by_id: dict[str, list[int]] = {}
-        for id_ in ids:
-            found = by_id[id_] = store.rows_of_documents([id_])
-            if not found:
-                raise IndexMismatchError(
-                    f"index {folder}: holds no passage or document {id_!r}. `medagent search` shows ids; nothing was "
-                    "removed."
-                )
-            rows.update(found)
+        by_id = {id_: store.rows_of_document(id_) for id_ in ids}
+        if unknown := [id_ for id_, found in by_id.items() if not found]:
+            raise IndexMismatchError(
+                f"index {folder}: holds no passage or document {unknown[0]!r}. `medagent search` shows ids; nothing "
+                "was removed."
+            )
+        rows = {row for found in by_id.values() for row in found}
         if len(rows) == len(store):
             raise IndexMismatchError(
                 f"index {folder}: these are all its passages. Delete the folder instead; nothing was removed."

@@ -134,10 +134,10 @@ def passage_from_row(row: Any) -> Passage:
     if not isinstance(row, dict):
         raise ValueError(f"found a {type(row).__name__}, wanted an object")
     text = next((row[name] for name in TEXT_FIELDS if says(row.get(name))), None)
-    text = replace_surrogates(text) if isinstance(text, str) else text
-    if isinstance(text, str) and text.strip().strip("[].").lower() in ("no abstract available", "no abstract"):
+    text = replace_surrogates(text).strip() if isinstance(text, str) else ""
+    if text.strip("[].").lower() in ("no abstract available", "no abstract"):
         raise ValueError("has no abstract")
-    if not isinstance(text, str) or not text.strip():
+    if not text:
         raise ValueError(f"no text: wanted one of the fields {', '.join(TEXT_FIELDS)} that is not empty")
     said = {
         name: replace_surrogates(str(row[name]) if says(row.get(name)) else "").strip()
@@ -145,7 +145,7 @@ def passage_from_row(row: Any) -> Passage:
     }
     return Passage.make(
         said["title"],
-        text.strip(),
+        text,
         said["source"],
         id=id_of_row(row),
         section=said["section"],

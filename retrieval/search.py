@@ -161,10 +161,9 @@ class HybridRetriever(IndexRetriever):
         cache_size: int = 50_000,
         where: str = "",
     ) -> None:
-        """`index` is the folder that `medagent index build` made.
+        """`index` is the folder; without `embedder` or `settings` those that it names are taken.
 
-        Without `embedder` or `settings` those that the index names are taken. `cache_size` bounds the number of
-        cached queries; 0 caches none. `where` is a filter (`medagent.retrieval.filters`) that holds for every search.
+        `cache_size` bounds the number of cached queries. The filter `where` holds for every search.
 
         Raises:
             RetrievalError: `where` is no filter, or no passage fits it.
@@ -180,7 +179,7 @@ class HybridRetriever(IndexRetriever):
             self.lexical = LexicalIndex.load(folder, Analyser(manifest.settings.analyser))
             self._store = PassageStore(folder, manifest.dimension)
         except BaseException:
-            self._reading.release()
+            self._reading.close()
             raise
         super().__init__(embedder, settings or manifest.settings.search, reranker, cache_size, only)
         self.words = self.lexical.words
@@ -193,7 +192,7 @@ class HybridRetriever(IndexRetriever):
     def close(self) -> None:
         """Let the index be changed again; no search after this."""
         self._store.close()
-        self._reading.release()
+        self._reading.close()
 
     def __len__(self) -> int:
         """Number of passages."""

@@ -145,13 +145,9 @@ def make_app(
     @app.get("/metrics")
     async def metrics() -> PlainTextResponse:
         """Counts and waits in Prometheus's text format."""
-        stats = batcher.stats
-        values: dict[str, float] = {
-            "queries_total": stats.num_queries,
-            "batches_total": stats.num_batches,
-            "waiting": batcher.waiting,
-        }
-        values |= {"wait_seconds_p95": stats.metrics()["time/search_p95"]}
+        stats, p95 = batcher.stats, batcher.stats.metrics()["time/search_p95"]
+        values: dict[str, float] = {"queries_total": stats.num_queries, "batches_total": stats.num_batches}
+        values |= {"waiting": batcher.waiting, "wait_seconds_p95": p95}
         return PlainTextResponse("".join(f"medagent_search_{name} {value}\n" for name, value in values.items()))
 
     return app

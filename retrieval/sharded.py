@@ -9,9 +9,9 @@ import logging
 import sqlite3
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from functools import reduce
 from operator import add
@@ -36,11 +36,15 @@ from medagent.retrieval.settings import SearchSettings
 log = logging.getLogger(__name__)
 Pairs = list[list[tuple[float, int]]]  # per query: (distance or score, row)
 T = TypeVar("T")
-_RETRACTED = "SELECT name FROM other.withdrawn WHERE kind = 'retracted'"
+_TWICE = tuple(
+    f"SELECT row, id FROM main.passages WHERE {name} IN (SELECT {name} FROM other.passages)"  # noqa: S608 (constant)
+    for name in ("id", "owner")
+)
+_NOTICED = "SELECT name FROM other.withdrawn WHERE kind = 'retracted'"
 # The rule of `ingest_policy`: a document goes by any of its names, and one that was let back in by name stays.
-_OUT = f"""
-SELECT row, id FROM main.passages AS held WHERE (held.owner IN ({_RETRACTED})
-  OR held.owner IN (SELECT name FROM main.aliases WHERE alias IN ({_RETRACTED})))
+_RETRACTED = f"""
+SELECT row, id FROM main.passages AS held WHERE (held.owner IN ({_NOTICED})
+  OR held.owner IN (SELECT name FROM main.aliases WHERE alias IN ({_NOTICED})))
 AND NOT EXISTS (SELECT 1 FROM main.withdrawn AS said WHERE said.kind = 'allowed' AND (said.name = held.owner
   OR said.name IN (SELECT alias FROM main.aliases AS other_name WHERE other_name.name = held.owner)))
 """  # noqa: S608 (constant names)
@@ -63,15 +67,10 @@ class ShardedRetriever(IndexRetriever):
         cache_size: int = 50_000,
         where: str = "",
     ) -> None:
-        """`indexes` are folders that `medagent index build` made, in the order in which ids and ties are decided.
-
-        Without `embedder` or `settings` those that the indexes name are taken. `cache_size` bounds the number of
-        cached queries; 0 caches none. `where` is a filter (`medagent.retrieval.filters`) that holds for every
-        search.
+        """`indexes` are folders, in the order in which ids and ties are decided; see `HybridRetriever` for the rest.
 
         Raises:
-            IndexMismatchError: no index, one that is named twice, indexes that differ in embedder or settings, or a
-                filter that no passage fits.
+            IndexMismatchError: an index is named twice, differs in embedder or settings, or has no passage that fits.
         """
         only = Filter.parse(where)
         folders = [Path(index) for index in indexes]
@@ -190,15 +189,12 @@ class _Shard:
     def __init__(self, index: HybridRetriever, folders: Sequence[Path]) -> None:
         """`folders` are those of all indexes."""
         self.index, folder, place = index, index.folder, folders.index(index.folder)
-        twice = duplicate_rows(folder, folders[:place])
-        gone = twice | retracted_rows(folder, [other for other in folders if other != folder])
+        twice = _rows(folder, folders[:place], *_TWICE)
+        gone = twice | _rows(folder, [other for other in folders if other != folder], _RETRACTED)
         self.excluded, self.excluded_ids = np.array(sorted(gone), dtype=np.int64), frozenset(gone.values())
         self.words = LexicalShard(folder, index.lexical, self.excluded)
-        why = {
-            "an index before it holds their ids": len(twice),
-            "another says they are retracted": len(gone) - len(twice),
-        }
-        for reason, number in why.items():
+        reasons = ("an index before it holds their ids", "another says they are retracted")
+        for reason, number in zip(reasons, (len(twice), len(gone) - len(twice)), strict=True):
             if number:
                 log.warning("index %s: %d of its %d passages are left out: %s.", folder, number, len(index), reason)
 
@@ -249,30 +245,17 @@ def _must_match(manifest: Manifest, *, any_search: bool) -> dict[str, object]:
     return {"embedder": manifest.embedder, "dimension": manifest.dimension, "space": manifest.space, **settings}
 
 
-def duplicate_rows(folder: Path, earlier: Sequence[Path]) -> dict[int, str]:
-    """Rows and ids of an index's passages whose id, or whose document, an earlier index holds."""
-    found: dict[int, str] = {}
-    for other in earlier:
-        with _attached(folder, other) as (database, owners_known):
-            for name in ("id", "owner") if owners_known else ("id",):
-                held = f"SELECT {name} FROM other.passages"  # noqa: S608 (constant names)
-                found |= database.execute(f"SELECT row, id FROM main.passages WHERE {name} IN ({held})")  # noqa: S608
-    return found
+def _rows(folder: Path, others: Sequence[Path], *queries: str) -> dict[int, str]:
+    """Rows and ids that queries give over an index (`main`) and each other one (`other`).
 
-
-def retracted_rows(folder: Path, others: Sequence[Path]) -> dict[int, str]:
-    """Rows and ids of an index's passages of whose retraction another index has read."""
+    Those by document are left out where one of the two is of format 2, which does not know them.
+    """
     found: dict[int, str] = {}
     for other in others:
-        with _attached(folder, other) as (database, owners_known):
-            found |= database.execute(_OUT) if owners_known else ()
+        with closing(sqlite3.connect(folder / "passages.sqlite")) as database:
+            database.execute("ATTACH ? AS other", (str(other / "passages.sqlite"),))
+            columns = [database.execute(f"PRAGMA {schema}.table_info(passages)") for schema in ("main", "other")]
+            known = all("owner" in {row[1] for row in each} for each in columns)
+            for query in queries:
+                found |= database.execute(query) if known or "owner" not in query else ()
     return found
-
-
-@contextmanager
-def _attached(folder: Path, other: Path) -> Iterator[tuple[sqlite3.Connection, bool]]:
-    """A connection to both as `main` and `other`, and whether both know documents; indexes of format 2 do not."""
-    with closing(sqlite3.connect(folder / "passages.sqlite")) as database:
-        database.execute("ATTACH ? AS other", (str(other / "passages.sqlite"),))
-        columns = [database.execute(f"PRAGMA {schema}.table_info(passages)") for schema in ("main", "other")]
-        yield database, all("owner" in {row[1] for row in found} for found in columns)

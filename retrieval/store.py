@@ -51,9 +51,6 @@ CREATE TABLE IF NOT EXISTS counts (name TEXT PRIMARY KEY, number INTEGER NOT NUL
 """
 
 
-__all__ = ["PartState", "PassageStore", "Progress"]
-
-
 class PassageStore(StoredRows):
     """Passages and vectors of one index. Safe to read from several threads."""
 
@@ -71,13 +68,12 @@ class PassageStore(StoredRows):
                 f"index {folder}: passages.sqlite cannot be read ({error}). Restore it from a backup, or build the "
                 "index again with --overwrite."
             ) from error
-
         self.documents = DocumentTables(self._db)
 
     def upgrade(self) -> None:
         """Bring an index of format 2, which knew no documents, to this format; else do nothing."""
         if "owner" not in self._columns():
-            add_owners(self._db, PASSAGES, COLUMNS)
+            _add_owners(self._db)
             vars(self).pop("_selected", None)  # the columns are others now
 
     def close(self) -> None:
@@ -103,19 +99,11 @@ class PassageStore(StoredRows):
             for owner in (*changes.gone, *changes.replaced):
                 counts["removed"] += self._db.execute("DELETE FROM passages WHERE owner = ?", (owner,)).rowcount
             columns = ", ".join(("row", *COLUMNS, "digest", "owner", "bibliography"))
-            self._db.executemany(
-                f"INSERT INTO passages ({columns}) VALUES ({marks})",  # noqa: S608 (constant names)
-                [
-                    (
-                        first + i,
-                        *(getattr(passage, name) for name in COLUMNS),
-                        bytes.fromhex(passage.digest),
-                        owner,
-                        bibliography_column(passage),
-                    )
-                    for i, (passage, owner) in enumerate(passages)
-                ],
-            )
+            query = f"INSERT INTO passages ({columns}) VALUES ({marks})"  # noqa: S608 (constant names)
+            for row, (passage, owner) in enumerate(passages, start=first):
+                own = (getattr(passage, name) for name in COLUMNS)
+                more = (bytes.fromhex(passage.digest), owner, bibliography_column(passage))
+                self._db.execute(query, (row, *own, *more))
             self.documents.apply(changes)
             self._db.executemany(
                 "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)",
@@ -229,14 +217,14 @@ class PassageStore(StoredRows):
             os.fsync(file.fileno())
 
 
-def add_owners(database: sqlite3.Connection, passages: str, columns: Sequence[str]) -> None:
-    """Format 2 to 3: passages, in the table that `passages` makes, get the document that they are of."""
-    named = ", ".join(columns)
+def _add_owners(database: sqlite3.Connection) -> None:
+    """Format 2 to 3: passages get the document that they are of."""
+    named = ", ".join(COLUMNS)
     with database:
         database.execute("BEGIN IMMEDIATE")
         database.execute("DROP INDEX IF EXISTS passages_document")
         database.execute("ALTER TABLE passages RENAME TO passages_of_format_2")
-        for statement in passages.strip().removesuffix(";").split(";"):
+        for statement in PASSAGES.strip().removesuffix(";").split(";"):
             database.execute(statement)
         # A document is named by its passages' field where their ids are its parts, or where it has no name but the
         # digest of its words. A row's own field names a larger thing.
@@ -248,7 +236,7 @@ def add_owners(database: sqlite3.Connection, passages: str, columns: Sequence[st
         owned: dict[str, list[Passage]] = {}
         query = f"SELECT owner, {named} FROM passages ORDER BY row"  # noqa: S608 (constant names)
         for name, *values in database.execute(query):
-            owned.setdefault(name, []).append(Passage(**dict(zip(columns, values, strict=True))))
+            owned.setdefault(name, []).append(Passage(**dict(zip(COLUMNS, values, strict=True))))
         held = {name: IndexedDocument(name, "", "", "", document_digest(found)) for name, found in owned.items()}
         DocumentTables(database).apply(DocumentChanges(held=held))
         database.execute("DELETE FROM parts")  # read again, they tell which document is from where

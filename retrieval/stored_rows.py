@@ -144,11 +144,10 @@ class StoredRows:
         """Row numbers by passage id; unknown ids are left out."""
         return dict(self._select_in("SELECT id, row FROM passages WHERE id IN", ids))
 
-    def rows_of_documents(self, ids: Sequence[str]) -> list[int]:
-        """Rows whose passage or document has one of these ids."""
-        columns = ("id", "document", "owner")
-        queries = (f"SELECT row FROM passages WHERE {name} IN" for name in columns)  # noqa: S608 (constant names)
-        return sorted({row for query in queries for (row,) in self._select_in(query, ids)})
+    def rows_of_document(self, id: str) -> list[int]:
+        """Rows whose passage or document has this id."""
+        query = "SELECT row FROM passages WHERE id = ? OR document = ? OR owner = ? ORDER BY row"
+        return [row for (row,) in self._all(query, (id, id, id))]
 
     def rows(self) -> NDArray[np.int64]:
         """All row numbers, in order."""
