@@ -42,7 +42,8 @@ class LexicalIndex:
     def build(folder: Path, texts: Iterable[tuple[int, str]], analyser: Analyser, *, k1: float, b: float) -> None:
         """Index (row, text) pairs and save them in `folder`/bm25, whole or not at all."""
         vocabulary: dict[str, int] = {}
-        documents, rows = list[array[int]](), array("q")
+        documents: list[array[int]] = []
+        rows = array("q")
         for row, text in texts:
             rows.append(row)
             ids = (vocabulary.setdefault(token, len(vocabulary)) for token in analyser.tokens(text))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chromadb.errors import InternalError
 
+from medagent.cli import main as cli
 from medagent.cli.main import main
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import IndexMismatchError, IndexUnwritableError
@@ -28,17 +30,16 @@ PASSAGES = [Passage.make(f"Drug {i}", f"Drug {i} treats disease {i % 7}.", id=f"
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
-def fails_at(call: int, method: Any, error: Exception) -> Any:
-    """The method, which at its so manieth call raises an error instead."""
-    calls = []
+def fail(monkeypatch: pytest.MonkeyPatch, of: Any, name: str, call: int, error: Exception) -> None:
+    """Let a method raise an error at its so manieth call."""
+    method, calls = getattr(of, name), count(1)
 
     def failing(*args: Any, **more: Any) -> Any:
-        calls.append(1)
-        if len(calls) == call:
+        if next(calls) == call:
             raise error
         return method(*args, **more)
 
-    return failing
+    monkeypatch.setattr(of, name, staticmethod(failing) if name == "build" else failing)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +56,7 @@ def test_after_a_full_disk_the_same_command_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: Any, name: str, call: int, error: Exception
 ) -> None:
     with monkeypatch.context() as patched:
-        failing = fails_at(call, getattr(of, name), error)
-        patched.setattr(of, name, staticmethod(failing) if name == "build" else lambda *a, **k: failing(*a, **k))
+        fail(patched, of, name, call, error)
         with pytest.raises(IndexUnwritableError, match="the disk is full .* run the same command again"):
             build_index(PASSAGES, tmp_path / "index", EMBEDDER)
     again = build_index(PASSAGES, tmp_path / "index", EMBEDDER)
@@ -65,36 +65,22 @@ def test_after_a_full_disk_the_same_command_goes_on(
     assert not problems(tmp_path / "index", EMBEDDER)
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (OSError(errno.EROFS, "Read-only file system"), "cannot be written"),
-        (OSError(errno.EACCES, "Permission denied", "FOLDER/passages.sqlite"), "cannot be written"),
-        (sqlite3.OperationalError("attempt to write a readonly database"), "cannot be written"),
-        (OSError(errno.EDQUOT, "Disk quota exceeded"), "the disk is full"),
-    ],
-)
-def test_what_the_disk_refuses_is_told(tmp_path: Path, error: OSError, said: str) -> None:
-    if isinstance(error, OSError) and error.filename:
-        error = OSError(error.errno, error.strerror, str(tmp_path / "passages.sqlite"))
-    with pytest.raises(IndexUnwritableError, match=said), explain_disk_errors(tmp_path):
-        raise error
-
-
-@pytest.mark.parametrize(
-    "error",
-    [OSError(errno.EACCES, "Permission denied", "/elsewhere/a.pdf"), sqlite3.OperationalError("no such table")],
-)
-def test_other_failures_keep_their_own_words(tmp_path: Path, error: Exception) -> None:
-    with pytest.raises(type(error)), explain_disk_errors(tmp_path):
-        raise error
+def test_what_the_disk_refuses_is_told_and_other_failures_keep_their_words(tmp_path: Path) -> None:
+    denied = OSError(errno.EACCES, "Permission denied", str(tmp_path / "passages.sqlite"))
+    read_only = (OSError(errno.EROFS, "Read-only file system"), denied)
+    for error, wanted, said in (
+        *((each, IndexUnwritableError, "cannot be written") for each in read_only),
+        (sqlite3.OperationalError("attempt to write a readonly database"), IndexUnwritableError, "cannot be written"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), IndexUnwritableError, "the disk is full"),
+        (OSError(errno.EACCES, "Permission denied", "/elsewhere/a.pdf"), OSError, "Permission denied"),
+        (sqlite3.OperationalError("no such table"), sqlite3.OperationalError, "no such table"),
+    ):
+        with pytest.raises(wanted, match=said), explain_disk_errors(tmp_path):
+            raise error
 
 
 def test_a_full_disk_elsewhere_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def fails(*args: Any, **more: Any) -> None:
-        raise FULL
-
-    monkeypatch.setattr("medagent.cli.main.auto_cli", fails)
+    fail(monkeypatch, cli, "auto_cli", 1, FULL)
     assert main(["search", "gout"]) == 1
     said = "No space left on device. Free some space, or write elsewhere, and run the command again.\n"
     assert capsys.readouterr().err == f"medagent: [Errno 28] {said}"
@@ -108,16 +94,9 @@ def index(tmp_path: Path) -> Path:
 
 def test_chromas_files_that_a_full_disk_broke_are_made_anew(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = InternalError("Error in compaction: Failed to apply logs to the hnsw segment writer")
-    monkeypatch.setattr(
-        "medagent.retrieval.vectors.ChromaVectors.match", fails_at_method(1, ChromaVectors.match, broken)
-    )
+    fail(monkeypatch, ChromaVectors, "match", 1, broken)
     rebuild_index(index)
     assert not problems(index, EMBEDDER)
-
-
-def fails_at_method(call: int, method: Any, error: Exception) -> Any:
-    failing = fails_at(call, method, error)
-    return lambda *args, **more: failing(*args, **more)
 
 
 @pytest.mark.parametrize("damage", ["vectors", "words", "both"])

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from medagent.retrieval.corpora import Corpus, file_corpus, memory_corpus
+from medagent.retrieval.corpora import file_corpus, memory_corpus
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import CorpusError, IndexBusyError, IndexMismatchError
 from medagent.retrieval.index import add_to_index, build_index, open_vectors, sync_index
@@ -21,6 +20,7 @@ from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import Chunking, IndexSettings
 from medagent.retrieval.store import PassageStore
+from tests.retrieval.libraries import rows
 from tests.retrieval.support import (
     JATS,
     MEDLINE,
@@ -75,18 +75,10 @@ def test_an_interrupted_build_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
 
 KILLED = """
 import sys
-from pathlib import Path
-from medagent.retrieval import ingest, vectors
-from medagent.retrieval.settings import Chunking
-from medagent.retrieval.corpora import file_corpus
-from medagent.retrieval.embedders import HashedNgramEmbedder
-from medagent.retrieval.index import build_index
-from medagent.retrieval.settings import IndexSettings
+from medagent.retrieval import Chunking, IndexSettings, build_index, ingest, vectors
 ingest.BATCH = vectors.BATCH = 16
 print("ready", flush=True)
-settings = IndexSettings(Chunking(40, 8))
-build_index(file_corpus(Path(sys.argv[1])), Path(sys.argv[2]), HashedNgramEmbedder(64), settings=settings)
-print("done", flush=True)
+build_index(sys.argv[1], sys.argv[2], "hashed-ngrams:64:3-5", settings=IndexSettings(Chunking(40, 8)))
 """
 
 
@@ -101,30 +93,22 @@ def test_killed_at_random_moments_an_index_comes_out_the_same(tmp_path: Path) ->
         (corpus / f"{number:02d}.txt").write_text("\n\n".join(sentences))
     (corpus / "broken.pdf").write_text("no PDF")
 
-    def start(out: str) -> subprocess.Popen[str]:
+    def run(out: str, kill_after_s: float | None = None) -> int:
         command = [sys.executable, "-c", KILLED, str(corpus), str(tmp_path / out)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        return process
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            if kill_after_s is not None:
+                time.sleep(kill_after_s)
+                process.kill()
+            return process.wait()
 
     begun = time.monotonic()
-    whole = start("whole")
-    assert whole.wait() == 0
-    assert whole.stdout is not None
-    whole.stdout.close()
+    assert run("whole") == 0
     took = time.monotonic() - begun
     for _ in range(2):
-        process = start("killed")
-        time.sleep(rng.uniform(0.05, 0.9) * took)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-    last = start("killed")
-    assert last.wait() == 0
-    assert last.stdout is not None
-    last.stdout.close()
+        run("killed", rng.uniform(0.05, 0.9) * took)
+    assert run("killed") == 0
     assert fingerprint(tmp_path / "killed") == fingerprint(tmp_path / "whole")
     assert not problems(tmp_path / "killed")
     stats = index_stats(tmp_path / "killed")
@@ -167,9 +151,7 @@ def test_add_and_remove(tmp_path: Path) -> None:
     out = tmp_path / "index"
     build_index(PASSAGES[:30], out, SMALL)
     more = tmp_path / "more.jsonl"
-    more.write_text(
-        "".join(json.dumps({"id": f"n{i}", "text": f"New note {i} on heart failure."}) + "\n" for i in range(5))
-    )
+    rows(more, *({"id": f"n{i}", "text": f"New note {i} on heart failure."} for i in range(5)))
     manifest = add_to_index(out, file_corpus(more), SMALL)
     assert manifest.num_passages == 35
     assert add_to_index(out, file_corpus(more), SMALL).content_sha256 == manifest.content_sha256
@@ -197,9 +179,8 @@ def test_add_and_remove(tmp_path: Path) -> None:
     assert add_to_index(out, file_corpus(more), SMALL).num_passages == 35, "unless it is restored by its name"
     assert rebuild_index(out).num_passages == 35
     assert not problems(out)
-    assert len([path for path in (out / "chroma").iterdir() if path.is_dir()]) == 1, (
-        "no graph of a deleted collection stays"
-    )
+    graphs = [path for path in (out / "chroma").iterdir() if path.is_dir()]
+    assert len(graphs) == 1, "no graph of a deleted collection stays"
     with pytest.raises(IndexMismatchError, match="all its passages"):
         remove_from_index(out, [passage.id for passage in PassageStore(out, 64).fetch(range(40)).values()])
 
@@ -217,36 +198,26 @@ def test_a_changed_file_is_refused_by_a_build_and_read_anew_by_add(tmp_path: Pat
 def test_empty_corpora_leave_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="no passage"):
         build_index([], tmp_path / "a", SMALL)
-    (tmp_path / "scan.pdf").write_text("no PDF")
-    with pytest.raises(CorpusError, match=r"Skipped: scan.pdf is no readable PDF"):
-        build_index(file_corpus(tmp_path / "scan.pdf"), tmp_path / "a", SMALL)
-    assert build_index(PASSAGES, tmp_path / "a", SMALL).num_passages == 40
-    with pytest.raises(CorpusError, match="not found"):
-        file_corpus(tmp_path / "nowhere")
+    for name in ("scan.pdf", "a.png"):
+        (tmp_path / name).write_text("no PDF")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CorpusError, match="no file"):
-        file_corpus(tmp_path / "empty")
-    (tmp_path / "a.png").write_bytes(b"x")
-    with pytest.raises(CorpusError, match=r"found a \.png"):
-        file_corpus(tmp_path / "a.png")
+    wrong = {"scan.pdf": "Skipped: scan.pdf is no readable PDF", "nowhere": "not found", "empty": "no file"}
+    for name, said in (wrong | {"a.png": r"found a \.png"}).items():
+        with pytest.raises(CorpusError, match=said):
+            build_index(tmp_path / name, tmp_path / "a", SMALL)
+    assert build_index(PASSAGES, tmp_path / "a", SMALL).num_passages == 40
 
 
 def test_the_hub_layout_of_medrag(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     from medagent.retrieval.corpora import hub_corpus
 
-    rows = [
-        {"id": f"S_{i}", "title": "Gout", "content": f"Fact number {i}.", "contents": f"Gout. Fact number {i}."}
-        for i in range(7)
-    ]
+    facts = [{"id": f"S_{i}", "title": "Gout", "content": f"Fact {i}.", "contents": "Gout."} for i in range(7)]
     (tmp_path / "hub").mkdir()
-    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "hub" / "train.parquet")
-    corpus = hub_corpus(str(tmp_path / "hub"))
-    assert isinstance(corpus, Corpus)
-    build_index(corpus, tmp_path / "index", SMALL)
-    retriever = HybridRetriever(str(tmp_path / "index"))
-    assert [passage.text for passage in retriever.passages][:2] == ["Fact number 0.", "Fact number 1."]
-    assert {passage.id for passage in retriever.passages} == {row["id"] for row in rows}
+    datasets.Dataset.from_list(facts).to_parquet(tmp_path / "hub" / "train.parquet")
+    build_index(f"hub:{tmp_path / 'hub'}", tmp_path / "index", SMALL)
+    found = [(passage.id, passage.text) for passage in HybridRetriever(str(tmp_path / "index")).passages]
+    assert found == [(fact["id"], fact["content"]) for fact in facts]
     with pytest.raises(CorpusError, match="cannot be loaded"):
         next(hub_corpus(str(tmp_path / "nothing")).parts[0].read())
 

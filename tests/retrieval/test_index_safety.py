@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from medagent.retrieval.corpora import file_corpus, memory_corpus
+from medagent.retrieval.corpora import file_corpus
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import CorpusError, IndexMismatchError
 from medagent.retrieval.filters import Filter
@@ -13,6 +14,7 @@ from medagent.retrieval.index import add_to_index, build_index, open_chroma, ope
 from medagent.retrieval.maintenance import index_stats, rebuild_index, remove_from_index
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
+from medagent.retrieval.readers import Skipped
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.store import PassageStore
 from tests.retrieval.support import PASSAGES, SMALL, CountingEmbedder, problems
@@ -31,10 +33,10 @@ def test_an_interrupted_build_is_never_taken_for_the_whole_corpus(
     assert build_index(PASSAGES, tmp_path, SMALL).num_passages == 40
     more = [Passage.make("new", f"note {i}") for i in range(20)]
     with pytest.raises(KeyboardInterrupt):
-        add_to_index(tmp_path, memory_corpus(more), CountingEmbedder(fail_after=8))
+        add_to_index(tmp_path, more, CountingEmbedder(fail_after=8))
     with pytest.raises(IndexMismatchError, match="read by half"):
         build_index(PASSAGES, tmp_path, SMALL)
-    assert add_to_index(tmp_path, memory_corpus(more), SMALL).num_passages == 60
+    assert add_to_index(tmp_path, more, SMALL).num_passages == 60
     assert not problems(tmp_path)
 
 
@@ -60,14 +62,10 @@ def test_a_damaged_index_refuses_rebuild_add_and_remove(tmp_path: Path) -> None:
     build_index(PASSAGES, tmp_path, SMALL)
     with (tmp_path / "embeddings.f32").open("r+b") as file:
         file.write(np.float32(9).tobytes())
-    more = memory_corpus([Passage.make("new", "note")])
-    for change in (
-        lambda: rebuild_index(tmp_path),
-        lambda: add_to_index(tmp_path, more, SMALL),
-        lambda: remove_from_index(tmp_path, ["x"]),
-    ):
+    more = [Passage.make("new", "note")]
+    for change, *arguments in ((rebuild_index,), (add_to_index, more, SMALL), (remove_from_index, ["x"])):
         with pytest.raises(IndexMismatchError, match="not those it was built with"):
-            change()
+            change(tmp_path, *arguments)
     store = PassageStore(tmp_path, 64)
     (tmp_path / "embeddings.f32").write_bytes(b"short")
     with pytest.raises(IndexMismatchError, match="5 bytes, wanted"):
@@ -113,10 +111,26 @@ def test_a_failing_disk_stops_the_build_and_a_damaged_file_does_not(
         list(corpus.parts[0].read())
 
 
-def test_only_a_real_index_hides_its_folder_from_a_corpus(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text("{}")
-    (tmp_path / "a.txt").write_text("text")
-    assert "a.txt" in [part.name for part in file_corpus(tmp_path).parts]
+def test_what_a_folder_hides_is_counted(tmp_path: Path) -> None:
+    corpus, elsewhere = tmp_path / "c", tmp_path / "elsewhere"
+    for folder in (corpus, elsewhere):
+        folder.mkdir()
+        (folder / "a.jsonl").write_text('{"text": "a"}\n')
+    for name in ("zero.jsonl", "b.png"):
+        (corpus / name).touch()
+    (corpus / "linked").symlink_to(elsewhere)
+    (corpus / "file.jsonl").symlink_to(elsewhere / "a.jsonl")
+    (corpus / "broken.jsonl").symlink_to(tmp_path / "nowhere")
+    (corpus / "locked").mkdir(mode=0)
+    read = {part.name: [item for item, _ in part.read()] for part in file_corpus(corpus).parts}
+    reasons = {name: found[0].reason for name, found in read.items() if isinstance(found[0], Skipped)}
+    assert len(read["a.jsonl"]) == len(read["file.jsonl"]) == 1
+    wanted = {"zero.jsonl": "is empty", "b.png": "kind", "linked": "link to a folder", "broken.jsonl": "leads nowhere"}
+    if os.geteuid():  # root enters every folder
+        wanted["locked"] = "cannot be entered"
+    assert set(reasons) == set(wanted)
+    assert all(part in reasons[name] for name, part in wanted.items())
+    (corpus / "locked").chmod(0o700)
 
 
 def test_small_files_are_embedded_and_committed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

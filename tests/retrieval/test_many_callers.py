@@ -223,32 +223,47 @@ def test_an_mcp_client_finds_what_the_library_finds(folder: Path, library: Hybri
     from mcp import Client, StdioServerParameters
 
     async def talk() -> None:
-        command = StdioServerParameters(
-            command=sys.executable, args=["-m", "medagent.cli.main", "index", "mcp", str(folder)]
-        )
-        async with Client(command) as client:
-            tools = (await client.list_tools()).tools
-            assert [tool.name for tool in tools] == ["search"]
+        arguments = ["-m", "medagent.cli.main", "index", "mcp", str(folder)]
+        async with Client(StdioServerParameters(command=sys.executable, args=arguments)) as client:
             assert "medical advice" in (client.instructions or "")
             result = await client.call_tool("search", {"query": QUERIES[4], "top_k": 3})
-            assert not result.is_error
             found = result.structured_content["passages"]
             hits = library.search([QUERIES[4]], top_k=3)[0]
-            assert [(row["id"], row["text"], row["score"]) for row in found] == [
-                (hit.passage.id, hit.passage.text, hit.score) for hit in hits
-            ]
-            some = await client.call_tool("search", {"query": QUERIES[4], "sources": ["source 2"], "year_from": 2003})
-            assert {(row["source"], row["year"]) for row in some.structured_content["passages"]} <= {
-                ("source 2", year) for year in (2003, 2004)
-            }
+            assert [(row["id"], row["score"]) for row in found] == [(hit.passage.id, hit.score) for hit in hits]
             resource = await client.read_resource(found[0]["uri"])
             assert Passage.from_json(json.loads(resource.contents[0].text)) == hits[0].passage
-            templates = (await client.list_resource_templates()).resource_templates
-            assert [template.uri_template for template in templates] == ["passage://{id}"]
+
+    asyncio.run(talk())
+
+
+def test_mcp_reads_every_uri_that_search_gives_and_refuses_what_it_does_not_know(tmp_path: Path) -> None:
+    pytest.importorskip("mcp")
+    from mcp import Client
+
+    from medagent.retrieval.mcp_server import make_server
+
+    ids = ["/guidelines/sepsis.md", "C:/docs/gout.pdf", "a%20b", "guidelines/flu.md", "pmid:1#2", "../up", "ä ö?&=#"]
+    passages = [
+        Passage.make("", f"Passage {n} on fictospirin.", f"S{n % 2}", id=id_, year=n) for n, id_ in enumerate(ids)
+    ]
+    build_index(passages, tmp_path, HashedNgramEmbedder(64))
+
+    async def talk() -> None:
+        async with Client(make_server(HybridRetriever(str(tmp_path)))) as client:
+            asked = {"query": "fictospirin", "top_k": 20}
+            rows = (await client.call_tool("search", asked)).structured_content["passages"]
+            assert {row["id"] for row in rows} == set(ids)
+            for row in rows:
+                read = await client.read_resource(row["uri"])
+                assert json.loads(read.contents[0].text)["id"] == row["id"]
+            some = await client.call_tool("search", {**asked, "sources": ["S1"], "year_from": 3})
+            assert {row["year"] for row in some.structured_content["passages"]} == {3, 5}
+            for wrong in ({"source": ["S1"]}, {"query": " "}, {"top_k": 5000}):
+                assert (await client.call_tool("search", {**asked, **wrong})).is_error
+            (tool,) = (await client.list_tools()).tools
+            assert (tool.name, tool.input_schema["additionalProperties"]) == ("search", False)
             with pytest.raises(Exception, match=r"(?i)passage|resource|error"):
                 await client.read_resource("passage://unknown")
-            refused = await client.call_tool("search", {"query": "x", "top_k": 5000})
-            assert refused.is_error
 
     asyncio.run(talk())
 

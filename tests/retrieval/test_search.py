@@ -3,22 +3,25 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from medagent.cli.main import main
+from medagent.retrieval.bibliography import Bibliography
 from medagent.retrieval.controls import NoRetriever, UnrelatedRetriever, UnreliableRetriever
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import NoIndexError, RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.filters import Filter
-from medagent.retrieval.fusion import drop_duplicates, fuse, nearest_rows
+from medagent.retrieval.fusion import drop_duplicates, evidence_level, fuse, nearest_rows
 from medagent.retrieval.index import build_index
 from medagent.retrieval.maintenance import rebuild_index
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage, passage_from_row
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.settings import SearchSettings
+from medagent.retrieval.settings import IndexSettings, SearchSettings
 from medagent.retrieval.store import PassageStore
 from medagent.retrieval.vectors import exact_nearest
 from medagent.starter.index import build_starter_index
@@ -84,12 +87,12 @@ def test_reciprocal_rank_fusion_by_hand() -> None:
     assert [row for row, _ in fuse([3, 1], [1, 5], SearchSettings(dense_weight=0))] == [1, 5]
 
 
-@pytest.mark.parametrize("wrong", [{"num_candidates": 0}, {"rrf_k": -1}, {"collapse": 2}, {"dense_weight": -1}])
-def test_wrong_search_settings_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(RetrievalError, match="search settings"):
-        SearchSettings(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(RetrievalError, match="one of them"):
-        SearchSettings(dense_weight=0, lexical_weight=0)
+def test_wrong_search_settings_are_refused() -> None:
+    wrong = [{"num_candidates": 0}, {"rrf_k": -1}, {"collapse": 2}, {"dense_weight": -1}, {"floor": 1.5}]
+    wrong += [{"dense_weight": 0, "lexical_weight": 0}, *({"evidence_weight": value} for value in (-0.1, 11, np.nan))]
+    for settings in wrong:
+        with pytest.raises(RetrievalError, match="search settings"):
+            SearchSettings(**settings)  # type: ignore[arg-type]
 
 
 def test_the_cache_is_bounded_and_serves_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,15 +119,8 @@ def test_filtered_dense_search_is_exact_in_blocks(monkeypatch: pytest.MonkeyPatc
     rng = np.random.default_rng(0)
     vectors, queries = rng.normal(size=(50, 8)).astype(np.float32), rng.normal(size=(3, 8)).astype(np.float32)
     rows = np.arange(0, 50, 2)
-    for space, distances in (
-        ("ip", 1 - queries @ vectors.T),
-        (
-            "cosine",
-            1
-            - (queries / np.linalg.norm(queries, axis=1)[:, None])
-            @ (vectors / np.linalg.norm(vectors, axis=1)[:, None]).T,
-        ),
-    ):
+    units = [each / np.linalg.norm(each, axis=1)[:, None] for each in (queries, vectors)]
+    for space, distances in (("ip", 1 - queries @ vectors.T), ("cosine", 1 - units[0] @ units[1].T)):
         found = exact_nearest(queries, vectors, rows, space=space, top_k=5)  # type: ignore[arg-type]
         for pairs, line in zip(found, distances, strict=True):
             assert [row for _, row in pairs] == sorted(rows.tolist(), key=lambda row: line[row])[:5]
@@ -146,9 +142,7 @@ def test_repeats_are_collapsed_but_another_dose_is_not() -> None:
 
 
 def test_collapsed_hits_make_room_for_others(tmp_path: Path) -> None:
-    text = (
-        "Colchicine relieves the pain of acute gout when it is given early " + "and the joint is rested and cooled " * 5
-    )
+    text = "Colchicine relieves the pain of acute gout when it is early " + "and the joint is rested and cooled " * 5
     passages = [Passage.make("gout", f"{text} {end}") for end in ("well", "indeed", "truly")] + PASSAGES
     retriever = built(tmp_path, passages, num_candidates=20, collapse=0.8)
     titles = [hit.passage.title for hit in retriever.search(["colchicine for acute gout"], top_k=3)[0]]
@@ -178,11 +172,8 @@ def test_an_unreliable_retriever_fails_its_share_repeatably(tmp_path: Path) -> N
     failed = sum(a != b for a, b in zip(found, good.search(queries, top_k=2), strict=True))
     assert 4 <= failed <= 20
     assert UnreliableRetriever(good, share=0.0).search(queries, top_k=2) == good.search(queries, top_k=2)
-    assert (
-        bad.reseeded(2).search(queries, top_k=2)
-        == UnreliableRetriever(good, share=0.3, seed=2).search(queries, top_k=2)
-        != found
-    )
+    other = UnreliableRetriever(good, share=0.3, seed=2).search(queries, top_k=2)
+    assert bad.reseeded(2).search(queries, top_k=2) == other != found
 
 
 def test_unrelated_results_are_repeatable_and_unrelated() -> None:
@@ -201,11 +192,8 @@ def test_search_leaves_the_memory_of_a_gpu_to_torch(tmp_path: Path, monkeypatch:
     """bm25s imports JAX where it is installed, and JAX takes 75% of a GPU's memory unless it is told otherwise."""
     jax, seen = tmp_path / "jax", tmp_path / "seen"
     jax.mkdir()
-    lines = [
-        "import os, pathlib",
-        f"pathlib.Path({str(seen)!r}).write_text(os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'])",
-    ]
-    (jax / "__init__.py").write_text("\n".join([*lines, "raise ImportError"]))
+    write = f"pathlib.Path({str(seen)!r}).write_text(os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'])"
+    (jax / "__init__.py").write_text(f"import os, pathlib\n{write}\nraise ImportError")
     monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE", raising=False)
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import medagent.retrieval.lexical"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
@@ -215,3 +203,61 @@ def test_search_leaves_the_memory_of_a_gpu_to_torch(tmp_path: Path, monkeypatch:
 def test_a_text_in_place_of_queries_is_refused(retriever) -> None:
     with pytest.raises(TypeError, match=r"queries: .* Give \[query\]"):
         retriever.search("gout", top_k=1)
+
+
+TYPES = {"letter": "Letter", "trial": "Randomized Controlled Trial", "guideline": "Practice Guideline"}
+
+
+def passages() -> list[Passage]:
+    """Three on one subject, of which the weakest type fits the words best."""
+    texts = {
+        "letter": "Metformin for gestational diabetes: metformin or insulin.",
+        "trial": "Metformin and insulin were compared in gestational diabetes in this trial.",
+        "guideline": "Offer metformin in gestational diabetes where diet alone is not enough for the target.",
+        "other": "Wash hands before dressing a wound.",
+    }
+    made = [replace(Passage.make("", text, "made up"), id=name) for name, text in texts.items()]
+    return [replace(each, about=Bibliography(types=(TYPES[each.id],) if each.id in TYPES else ())) for each in made]
+
+
+def scores(folder: Path, weight: float) -> dict[str, float]:
+    """The scores by passage, best first."""
+    retriever = HybridRetriever(str(folder), settings=SearchSettings(evidence_weight=weight))
+    hits = retriever.search(["metformin for gestational diabetes"], top_k=4)[0]
+    return {hit.passage.id: hit.score for hit in hits}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("types") / "index"
+    build_index(passages(), out, HashedNgramEmbedder(), settings=IndexSettings())
+    return out
+
+
+def test_a_stronger_type_comes_first_where_it_weighs(folder: Path) -> None:
+    plain, weighed = scores(folder, 0.0), scores(folder, 0.5)
+    assert next(iter(plain)) == "letter"
+    assert list(scores(folder, 10.0)) == ["guideline", "trial", "letter", "other"], "the rest keeps its order"
+    assert weighed["letter"] == plain["letter"], "a score is multiplied by one plus the weight times the level"
+    assert weighed["trial"] == pytest.approx(1.35 * plain["trial"])
+    assert weighed["guideline"] == pytest.approx(1.5 * plain["guideline"])
+
+
+def test_the_command_line_sets_it(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["search", "metformin for gestational diabetes", "--index", str(folder), "--json", "true"]
+    for weight, first in (([], "letter"), (["--evidence_weight", "10"], "guideline")):
+        main([*asked, *weight])
+        assert json.loads(capsys.readouterr().out.splitlines()[0])["id"] == first
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(each.to_json()) + "\n" for each in passages()))
+    main(["index", "build", str(corpus), "--out", str(tmp_path / "own"), "--evidence_weight", "10"])
+    capsys.readouterr()
+    main(["search", "metformin for gestational diabetes", "--index", str(tmp_path / "own"), "--json", "true"])
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["id"] == "guideline"
+
+
+def test_levels() -> None:
+    levels = {"Journal Article;Meta-Analysis": 0.9, "guideline": 1.0, "Case Reports;Review": 0.3, "Editorial": 0.0}
+    levels |= {"Randomised  controlled trial": 0.7, "Network Meta-Analysis;Review": 0.9, "": 0.0}
+    for types, level in (levels | {"Clinical Trial, Phase III": 0.5, "Consensus Statement": 1.0}).items():
+        assert evidence_level(types.split(";")) == level
