@@ -1,12 +1,4 @@
-"""Documents to passages, passages to an index, an index to search.
-
->>> from medagent import retrieval
->>> retrieval.build_index(["a.pdf", "b.docx", "folder/"], "indexes/mine")    # doctest: +SKIP
->>> index = retrieval.open_index("indexes/mine")                              # doctest: +SKIP
->>> index.search(["first-line drug for gout"], top_k=5)                       # doctest: +SKIP
-
-Names are imported when they are first used.
-"""
+"""Documents to passages, passages to an index, an index to search; names are imported when they are first used."""
 
 from __future__ import annotations
 

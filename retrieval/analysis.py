@@ -1,8 +1,7 @@
-"""Text to lexical tokens: the same analyser for passages and queries, named in the index's manifest.
+"""Text to lexical tokens, of passages and queries alike.
 
-The medical analyser is built for names: "IL-6", "IL 6" and "il6" share tokens. So do "TNFα" and "TNF alpha", "Crohn's"
-and "Crohn", "Behçet" and "Behcet", "oedema" and "edema", "type II" and "type 2". Question words and articles are left
-out, but "Hepatitis A" keeps its letter.
+The medical analyser is built for names: "IL-6", "IL 6" and "il6" share tokens, and so do "TNFα" and "TNF alpha", or
+"type II" and "type 2". Question words and articles are left out, but "Hepatitis A" keeps its letter.
 """
 
 from __future__ import annotations
@@ -43,10 +42,7 @@ class Analyser:
     """Turns a text into tokens. Equal names give equal tokens, so the name alone is stored with an index."""
 
     def __init__(self, name: AnalyserName = "medical") -> None:
-        """Make the analyser "medical" (stems, joins variants), "biomedical" (stems), or "words" (lower case alone).
-
-        "biomedical-unstemmed" does not stem; older indexes have it.
-        """
+        """ "medical" stems and joins variants, "biomedical" stems, "biomedical-unstemmed" and "words" do not."""
         self.name, self._variants = name, name == "medical"
         stemmer = Stemmer.Stemmer("english")
         stem = stemmer.stemWord if name in ("medical", "biomedical") else str

@@ -1,7 +1,6 @@
-"""Which documents an index holds, in which version and from where, and which must stay out of it.
+"""The documents that an index holds, by name (`pmid:...`, `doi:...`, a path, a user's id), and those that stay out.
 
-A document is known by its name: `pmid:...`, `doi:...`, a path or an id of the user's. Other names of the same document
-are its aliases. A version sorts as text; an empty one comes before all others.
+Other names of a document are its aliases. A version sorts as text; an empty one comes before all others.
 """
 
 from __future__ import annotations
@@ -38,10 +37,9 @@ class IndexedDocument:
 
 @dataclass(frozen=True)
 class Withdrawal:
-    """A name that must stay out: of a document, of a passage, or "digest:..." of what a passage says.
+    """A name that must stay out, of a document, a passage, or "digest:..." of its words, until `asked` is restored.
 
-    Deleted documents may come back in a newer version. Others stay out until they are restored by the `asked` name:
-    then they are "allowed", whatever a notice says.
+    Deleted documents may come back in a newer version. A restored name is "allowed", whatever a notice says.
     """
 
     name: str

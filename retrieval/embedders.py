@@ -165,10 +165,9 @@ def family_prefixes(model: str, prompts: Mapping[str, str | None]) -> tuple[str,
 
 
 class MedCPTEmbedder:
-    """MedCPT as its authors use it (Jin et al., Bioinformatics 2023).
+    """MedCPT as its authors use it (Jin et al., Bioinformatics 2023): two BERT encoders, inner products of [CLS].
 
-    It has two BERT encoders, takes the [CLS] vector as it is, and compares by inner product. Articles are encoded as
-    pairs of title and text in up to 512 tokens, queries in up to 64.
+    Articles are encoded as pairs of title and text.
     """
 
     space: Space = "ip"

@@ -1,7 +1,4 @@
-"""BM25 (bm25s) over an index's passages: built in one pass over the stored passages, searched by row number.
-
-The defaults k1 = 0.9 and b = 0.4 (`IndexSettings`) are those of Anserini (Yang et al., SIGIR 2017).
-"""
+"""BM25 (bm25s) over an index's passages, with the constants of Anserini (Yang et al., SIGIR 2017)."""
 
 from __future__ import annotations
 

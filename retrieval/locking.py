@@ -1,6 +1,5 @@
-"""An index has many readers or one writer, so no process changes what another has open.
+"""An index has many readers, each with a lock file in `readers/`, or one writer, who holds `lock`.
 
-Each reader holds a lock file of its own in `readers/`. A writer holds `lock`, and starts when no reader's lock is held.
 The system releases the locks of a process that dies.
 """
 

@@ -17,11 +17,9 @@ _TEXT_HASH = re.compile(r"#([0-9a-f]{16})$")
 
 @dataclass(frozen=True)
 class Passage:
-    """A titled piece of text.
+    """A titled piece of text; unknown fields are empty or None.
 
-    `source` says where it came from: a file name, a journal or a web address. `document` is the id that the passages of
-    one document share. `section`, `year` and `licence` are empty or None where unknown. `about` is the document's
-    bibliography.
+    `source` is a file name, a journal or a web address. `document` is the id that the passages of one document share.
     """
 
     id: str

@@ -66,8 +66,7 @@ class QueryWords:
     def coverage(self, query: str, texts: Iterable[str]) -> list[float]:
         """How much of a query each text has (0 to 1): the share of its words, weighted by BM25's idf.
 
-        A word that no passage has counts most, and a near one does not stand for it. A compound counts joined or by its
-        parts. The best variant by synonyms counts.
+        A near word does not count. A compound counts joined or by its parts. The best variant by synonyms counts.
         """
         groups = self._groups(query)
         plain = [word for group in groups for word in group]

@@ -76,20 +76,8 @@ class IndexRetriever(ABC):
         self._cache: LRUCache[tuple[str, int, Filter], list[Hit]] = LRUCache(cache_size)
 
     @abstractmethod
-    def close(self) -> None:
-        """Let the indexes be changed again; no search after this."""
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Number of passages that can be found."""
-
-    @abstractmethod
     def fetch(self, rows: Sequence[int]) -> list[Passage]:
         """The passages of rows, in their order."""
-
-    @abstractmethod
-    def passage(self, id: str) -> Passage | None:
-        """The passage of that id, None where there is none."""
 
     @abstractmethod
     def rankings(

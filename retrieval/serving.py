@@ -1,6 +1,4 @@
-"""One process owns an index and answers many clients over HTTP.
-
-It has an endpoint of its own, and that of Search-R1, for Search-R1's trainers and others.
+"""One process owns an index and answers many clients over HTTP, by an endpoint of its own and that of Search-R1.
 
 Search-R1 (Jin et al., arXiv 2503.09516): POST /retrieve {"queries", "topk", "return_scores"} -> {"result":
 [[{"document": {"id", "contents"}, "score"}]]}. The first line of `contents` is the title.

@@ -13,11 +13,7 @@ MOST_EVIDENCE = 10.0  # a guideline then counts eleven times what a letter does
 
 @dataclass(frozen=True)
 class Chunking:
-    """How documents are cut.
-
-    A passage has at most `max_tokens` tokens; 0 leaves documents whole. Up to `overlap_tokens` of them repeat the
-    passage before.
-    """
+    """A passage has at most `max_tokens` tokens (0: no limit); up to `overlap_tokens` repeat the one before."""
 
     max_tokens: int = 200
     overlap_tokens: int = 30
@@ -70,10 +66,7 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """Settings that decide an index's content besides corpus and embedder.
-
-    `chroma` is a Chroma server's address, or empty for the index's folder.
-    """
+    """Settings of an index besides corpus and embedder; `chroma` is a server's address, or empty for the folder."""
 
     chunking: Chunking = Chunking()
     analyser: AnalyserName = "medical"

@@ -1,12 +1,7 @@
-"""The source of truth of an index: passages in SQLite, their vectors in a flat file.
+"""The source of truth of an index: passages in SQLite, and row by row their vectors in a flat file of float32.
 
-Row i of the one belongs to row i of the other.
-
-    passages.sqlite   passages, progress per corpus file, and what was skipped and why; one transaction per batch
-    embeddings.f32    [rows, D] float32; flushed before the transaction that counts its rows
-
-So a kill loses one batch at most. Rows are never renumbered. A removed row leaves a gap, with its text overwritten and
-its vector set to zero.
+Vectors are flushed before the transaction that counts their rows, so a kill loses one batch at most. Rows are never
+renumbered. A removed row leaves a gap, with its text overwritten and its vector set to zero.
 """
 
 from __future__ import annotations

@@ -39,10 +39,9 @@ class Tool(ABC):
 
     @abstractmethod
     def use(self, argument: str) -> str:
-        """The result for what follows the colon.
+        """The result for what follows the colon: any text that the policy writes. Threads may call it at once.
 
-        It must be safe on any text, as the policy writes it, and give equal results for equal arguments. It may be
-        called from several threads.
+        Equal arguments must give equal results.
 
         Raises:
             ValueError: its message is given to the agent as the result. Any other error ends the run.
