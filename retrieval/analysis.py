@@ -42,7 +42,7 @@ class Analyser:
     """Turns a text into tokens. Equal names give equal tokens, so the name alone is stored with an index."""
 
     def __init__(self, name: AnalyserName = "medical") -> None:
-        """The analyser "medical" stems and joins variants, "biomedical" stems, "biomedical-unstemmed" and "words" do not."""
+        """The name "medical" stems and joins variants, "biomedical" stems, and the others do neither."""
         self.name, self._variants = name, name == "medical"
         stemmer = Stemmer.Stemmer("english")
         stem = stemmer.stemWord if name in ("medical", "biomedical") else str

@@ -106,11 +106,8 @@ def test_dates_are_compared_as_far_as_both_say_them() -> None:
     for operator in ("<", "<=", "=", ">=", ">"):
         assert not date_fits("2021", operator, "2021-03"), "it may be any month"
         assert not date_fits("spring", operator, "2021")
-    assert [each for each in ("<", "<=", "=", ">=", ">") if date_fits("2021-03-05", each, "2021-03")] == [
-        "<=",
-        "=",
-        ">=",
-    ]
+    fitting = [each for each in ("<", "<=", "=", ">=", ">") if date_fits("2021-03-05", each, "2021-03")]
+    assert fitting == ["<=", "=", ">="]
     assert date_fits("2021///Spring", ">=", "2021")
     assert not date_fits("2021///Spring", ">=", "2021-03")
 
@@ -123,30 +120,19 @@ def test_a_filter_of_ones_own_holds_for_what_is_said_of_the_corpus(index: Path) 
     assert {len(dense[0]), len(lexical[0])} == {2}
 
 
-@pytest.mark.parametrize(
-    ("where", "said"),
-    [
-        ("yaer>=2020", "found the field 'yaer', wanted one of source, year"),
-        ("year", "no condition"),
-        ("year>=", "empty value"),
-        ("source=WHO,", "empty value"),
-        ("year>=new", "wanted a year"),
-        ("date>=March", "wanted a date"),
-        ("source>=WHO", "other fields take = and !="),
-        ("year>=2020,2021", "one value"),
-        ("source='WHO", "empty value"),
-        ("author=a*b*c*d*e*f*g*", "more than 5"),
-        ("date>=2021-02-31", "wanted a date"),
-        ("pmid=" + ",".join(map(str, range(2001))), "at most 50, 2,000 and 20"),
-        (" ".join(["author=a*"] * 21), "at most 50, 2,000 and 20"),
-        (" ".join(["year>=2000"] * 51), "at most 50, 2,000 and 20"),
-    ],
-)
-def test_what_is_no_filter_is_refused(index: Path, where: str, said: str) -> None:
-    with pytest.raises(RetrievalError, match=said):
-        Filter.parse(where)
-    with pytest.raises(RetrievalError, match=said):
-        HybridRetriever(str(index), where=where)
+def test_what_is_no_filter_is_refused(index: Path) -> None:
+    wrong = {"yaer>=2020": "found the field 'yaer', wanted one of source, year", "year": "no condition"}
+    wrong |= dict.fromkeys(("year>=", "source=WHO,", "source='WHO"), "empty value")
+    wrong |= {"year>=new": "wanted a year", "year>=2020,2021": "one value", "source>=WHO": "other fields take = and !="}
+    wrong |= {
+        "date>=March": "wanted a date",
+        "date>=2021-02-31": "wanted a date",
+        "author=a*b*c*d*e*f*g*": "more than 5",
+    }
+    many = ("pmid=" + ",".join(map(str, range(2001))), " ".join(["author=a*"] * 21), " ".join(["year>=2000"] * 51))
+    for where, said in (wrong | dict.fromkeys(many, "at most 50, 2,000 and 20")).items():
+        with pytest.raises(RetrievalError, match=said):
+            HybridRetriever(str(index), where=where)
 
 
 def test_a_retriever_keeps_its_own_filter(index: Path) -> None:

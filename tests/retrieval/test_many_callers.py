@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -17,20 +20,17 @@ from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.index import build_index
+from medagent.retrieval.maintenance import rebuild_index
+from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.remote import RemoteRetriever
 from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.settings import IndexSettings
 from tests.retrieval.server import Serving
+from tests.retrieval.support import SMALL, problems
 
 PASSAGES = [
-    Passage.make(
-        f"condition {i}",
-        f"The first-line drug is agent{i}.",
-        f"source {i % 3}",
-        id=f"pmid:{i}#1",
-        section="Drugs",
-        year=2000 + i % 5,
-    )
+    Passage(f"pmid:{i}#1", f"condition {i}", f"The drug is agent{i}.", f"source {i % 3}", "Drugs", 2000 + i % 5)
     for i in range(60)
 ]
 QUERIES = [f"condition {i} drug agent{i}" for i in range(40)]
@@ -70,42 +70,29 @@ def test_a_plain_http_client_finds_what_the_library_finds(served: Serving, libra
     assert httpx.post(f"{served.url}/search", json={"queries": [], "top_k": 4}).json()["results"] == []
 
 
-@pytest.mark.parametrize(
-    "body",
-    [{"queries": "one"}, {"queries": ["x"], "top_k": 0}, {"queries": ["x" * 10_001]}, {"queries": ["x"] * 4097}, {}],
-)
-def test_bad_requests_are_refused(served: Serving, body: dict[str, object]) -> None:
-    assert httpx.post(f"{served.url}/search", json=body).status_code == 422
-    many = {"queries": ["x"] * 100, "top_k": 1000}
-    assert httpx.post(f"{served.url}/search", json=many).status_code == 422, "within each limit, but too much together"
-    for more in (
-        {"where": {"sources": ["s"] * 65}},
-        {"where": {"source": ["s"]}},
-        {"topk": 3},
-        {"queries": ["x", " "]},
-    ):
+def test_bad_requests_are_refused(served: Serving) -> None:
+    lengths = [{"queries": ["x" * 10_001]}, {"queries": ["x"] * 4097}]
+    for body in ({"queries": "one"}, {"queries": ["x"], "top_k": 0}, *lengths, {}):
+        assert httpx.post(f"{served.url}/search", json=body).status_code == 422
+        assert httpx.post(f"{served.url}/retrieve", json={**body, "topk": body.get("top_k", 3)}).status_code == 422
+    together = {"queries": ["x"] * 100, "top_k": 1000}  # within each limit, but too much together
+    wrong = [{"where": {"sources": ["s"] * 65}}, {"where": {"source": ["s"]}}, {"topk": 3}, {"queries": ["x", " "]}]
+    for more in (*wrong, together):
         assert httpx.post(f"{served.url}/search", json={"queries": ["x"], **more}).status_code == 422
     assert httpx.get(f"{served.url}/healthz", headers={"Host": "evil.example"}).status_code == 400
-    odd = httpx.post(
-        f"{served.url}/search",
-        content=b'{"queries": ["\\ud800 gout"], "top_k": 1}',
-        headers={"content-type": "application/json"},
-    )
-    assert odd.status_code in (200, 422)
-    assert httpx.post(f"{served.url}/retrieve", json={**body, "topk": body.get("top_k", 3)}).status_code == 422
+    content, headers = b'{"queries": ["\\ud800 gout"], "top_k": 1}', {"content-type": "application/json"}
+    assert httpx.post(f"{served.url}/search", content=content, headers=headers).status_code in (200, 422)
 
 
 def test_search_r1_shapes(served: Serving, library: HybridRetriever) -> None:
     """As search_r1/llm_agent/generation.py sends its requests and reads the answers."""
-    answer = httpx.post(
-        f"{served.url}/retrieve", json={"queries": QUERIES[:5], "topk": 3, "return_scores": True}
-    ).json()
+    asked = {"queries": QUERIES[:5], "topk": 3, "return_scores": True}
+    answer = httpx.post(f"{served.url}/retrieve", json=asked).json()
     assert set(answer) == {"result"}
     for query, found in zip(QUERIES, answer["result"], strict=False):
         hits = library.search([query], top_k=3)[0]
-        assert [(item["document"]["id"], item["score"]) for item in found] == [
-            (hit.passage.id, hit.score) for hit in hits
-        ]
+        scored = [(item["document"]["id"], item["score"]) for item in found]
+        assert scored == [(hit.passage.id, hit.score) for hit in hits]
         title, *lines = found[0]["document"]["contents"].split("\n")
         assert (title, "\n".join(lines)) == (f"{hits[0].passage.title} (Drugs)", hits[0].passage.text)
     plain = httpx.post(f"{served.url}/retrieve", json={"queries": QUERIES[:1], "topk": None}).json()
@@ -116,9 +103,8 @@ def test_a_remote_retriever_is_a_retriever(served: Serving, library: HybridRetri
     remote = RemoteRetriever(served.url + "/")
     assert remote.search(QUERIES, top_k=3) == library.search(QUERIES, top_k=3)
     where = Filter.of(["source 1"], year_from=2002)
-    assert remote.search_where(QUERIES[:3], top_k=5, where=where) == library.search_where(
-        QUERIES[:3], top_k=5, where=where
-    )
+    found = [each.search_where(QUERIES[:3], top_k=5, where=where) for each in (remote, library)]
+    assert found[0] == found[1]
     assert remote.version == library.manifest.version
     remote.close()
     with pytest.raises(RetrievalError, match="wanted an address"):
@@ -269,31 +255,15 @@ def test_mcp_reads_every_uri_that_search_gives_and_refuses_what_it_does_not_know
 
 
 def test_chromas_own_server_holds_the_vectors(tmp_path: Path) -> None:
-    import subprocess
-    from dataclasses import replace
-
-    from medagent.retrieval.maintenance import rebuild_index, verify_index
-    from medagent.retrieval.manifest import Manifest
-    from medagent.retrieval.settings import IndexSettings
-
     with pytest.raises(RetrieverUnavailableError, match="chroma run"):
-        build_index(
-            PASSAGES, tmp_path / "early", HashedNgramEmbedder(), settings=IndexSettings(chroma="http://127.0.0.1:9")
-        )
-    import socket
-
+        build_index(PASSAGES, tmp_path / "early", SMALL, settings=IndexSettings(chroma="http://127.0.0.1:9"))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    chroma = Path(sys.executable).parent / "chroma"
-    server = subprocess.Popen(
-        [str(chroma), "run", "--path", str(tmp_path / "server"), "--port", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    chroma = [str(Path(sys.executable).parent / "chroma"), "run", "--path", str(tmp_path / "server")]
+    server = subprocess.Popen([*chroma, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        url = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + 120
+        url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 120
         while True:
             try:
                 httpx.get(f"{url}/api/v2/heartbeat")
@@ -307,11 +277,10 @@ def test_chromas_own_server_holds_the_vectors(tmp_path: Path) -> None:
         assert not (tmp_path / "index" / "chroma").exists()
         build_index(PASSAGES, tmp_path / "local", HashedNgramEmbedder(), settings=replace(settings, chroma=""))
         remote, local = (HybridRetriever(str(tmp_path / name)) for name in ("index", "local"))
-        assert [[hit.passage.id for hit in hits] for hits in remote.search(QUERIES, top_k=3)] == [
-            [hit.passage.id for hit in hits] for hits in local.search(QUERIES, top_k=3)
-        ]
+        far, near = (each.search(QUERIES, top_k=3) for each in (remote, local))
+        assert [[hit.passage for hit in hits] for hits in far] == [[hit.passage for hit in hits] for hits in near]
         remote.close()
-        assert not [check for check in verify_index(tmp_path / "index", HashedNgramEmbedder()) if check.problem]
+        assert not problems(tmp_path / "index", HashedNgramEmbedder())
         assert rebuild_index(tmp_path / "index").num_passages == 60
         remote = HybridRetriever(str(tmp_path / "index"), cache_size=0)
         server.terminate()
