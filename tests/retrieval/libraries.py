@@ -21,6 +21,12 @@ def record(pmid: int, text: str, *, revised: str = "", inside: str = "", title: 
     )
 
 
+def notice(pmid: int, *, by: int = 50) -> str:
+    """A record that retracts another one."""
+    link = f"<CommentsCorrections RefType='RetractionOf'><PMID>{pmid}</PMID></CommentsCorrections>"
+    return record(by, "Notice.", inside=f"<CommentsCorrectionsList>{link}</CommentsCorrectionsList>", title="About it.")
+
+
 def pubmed(folder: Path, number: int, *records: str, deleted: tuple[int, ...] = (), year: int = 25) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / f"pubmed{year}n{number:04d}.xml"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -94,11 +93,6 @@ def write_pdf(path: Path, pages: Sequence[str], *, title: str = "") -> None:
             for number, line in enumerate(page.split("\n")):
                 figure.text(0.05, 0.9 - 0.06 * number, line)
             file.savefig(figure)
-
-
-def write_gz(path: Path, text: str) -> None:
-    """A gzip file of a text."""
-    path.write_bytes(gzip.compress(text.encode()))
 
 
 def problems(folder: Path, embedder: HashedNgramEmbedder = SMALL) -> dict[str, str]:

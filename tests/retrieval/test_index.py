@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -29,7 +30,6 @@ from tests.retrieval.support import (
     CountingEmbedder,
     fingerprint,
     problems,
-    write_gz,
     write_pdf,
 )
 
@@ -119,7 +119,7 @@ def test_a_mixed_folder_is_read_and_what_is_skipped_is_counted(tmp_path: Path) -
     corpus = tmp_path / "corpus"
     (corpus / "sub").mkdir(parents=True)
     (corpus / "a.xml").write_text(MEDLINE)
-    write_gz(corpus / "sub" / "b.nxml.gz", JATS)
+    (corpus / "sub" / "b.nxml.gz").write_bytes(gzip.compress(JATS.encode()))
     write_pdf(corpus / "c.pdf", ["Sepsis needs antibiotics."])
     (corpus / "d.md").write_text("# Fever\n\nDrink enough.")
     (corpus / "e.jsonl").write_text(

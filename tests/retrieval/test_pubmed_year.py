@@ -12,6 +12,7 @@ from medagent.retrieval.corpora import file_corpus
 from medagent.retrieval.index import add_to_index, build_index
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.store import PassageStore
+from tests.retrieval.libraries import held, notice, pubmed, record
 from tests.retrieval.support import SMALL, problems
 
 RECORDS, FILES, CALLS = 5_000, 50, 10
@@ -51,21 +52,9 @@ class Year:
 
     def write(self, number: int, records: dict[int, str], deleted: list[int], noticed: list[int]) -> Path:
         """A file: records, then notices of retraction, then deletions."""
-        article = (
-            "<PubmedArticle><MedlineCitation><PMID Version='1'>{}</PMID><Article><ArticleTitle>T{}</ArticleTitle>"
-            "<Abstract><AbstractText>{}</AbstractText></Abstract></Article>{}</MedlineCitation></PubmedArticle>"
-        )
-        link = (
-            "<CommentsCorrectionsList><CommentsCorrections RefType='RetractionOf'><PMID>{}</PMID></CommentsCorrections>"
-            "</CommentsCorrectionsList>"
-        )
-        parts = [article.format(pmid, pmid, text, "") for pmid, text in records.items()]
-        parts += [article.format(10**6 + pmid, pmid, "Notice.", link.format(pmid)) for pmid in noticed]
-        gone = "".join(f"<PMID>{pmid}</PMID>" for pmid in deleted)
-        parts += [f"<DeleteCitation>{gone}</DeleteCitation>"] if gone else []
-        path = self.folder / f"pubmed26n{number:04d}.xml"
-        path.write_text(f"<PubmedArticleSet>{''.join(parts)}</PubmedArticleSet>")
-        return path
+        written = [record(pmid, text) for pmid, text in records.items()]
+        written += [notice(pmid, by=10**6 + pmid) for pmid in noticed]
+        return pubmed(self.folder, number, *written, deleted=tuple(deleted), year=26)
 
     def calls(self) -> list[list[Path]]:
         """The files of each call: shuffled, and every fifth a second time."""
@@ -75,11 +64,7 @@ class Year:
 
 
 def state(index: Path) -> dict[int, str]:
-    retriever = HybridRetriever(str(index))
-    try:
-        return {int(passage.id.removeprefix("pmid:")): passage.text for passage in retriever.passages}
-    finally:
-        retriever.close()
+    return {int(id_.removeprefix("pmid:")): text for id_, text in held(index).items()}
 
 
 def apply(index: Path, files: list[Path], folder: Path) -> None:

@@ -33,7 +33,7 @@ from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import Chunking, IndexSettings, SearchSettings
 from medagent.retrieval.sharded import ShardedRetriever
 from medagent.starter.world import World
-from tests.retrieval.libraries import add, pubmed, record
+from tests.retrieval.libraries import add, notice, pubmed, record
 from tests.retrieval.support import PASSAGES, SMALL, problems
 
 SOURCES = ("PubMed: Gut", "PubMed: Heart", "WHO")
@@ -191,10 +191,8 @@ def test_another_version_of_a_document_is_left_out_whole(tmp_path: Path) -> None
 
 
 def test_a_notice_of_retraction_counts_in_every_index(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    links = "<CommentsCorrectionsList><CommentsCorrections RefType='RetractionOf'><PMID>1</PMID></CommentsCorrections>"
-    notice = record(50, "It is retracted.", inside=links + "</CommentsCorrectionsList>", title="About it.")
     add(tmp_path / "a", pubmed(tmp_path / "from-a", 1, record(1, "Wrong."), record(2, "Right.")))
-    add(tmp_path / "b", pubmed(tmp_path / "from-b", 2, notice, record(3, "Fine.")))
+    add(tmp_path / "b", pubmed(tmp_path / "from-b", 2, notice(1), record(3, "Fine.")))
     for names in ("a b", "b a"):
         with caplog.at_level(logging.WARNING):
             retriever = ShardedRetriever([str(tmp_path / name) for name in names.split()])
@@ -203,7 +201,7 @@ def test_a_notice_of_retraction_counts_in_every_index(tmp_path: Path, caplog: py
         assert retriever.passage("pmid:1") is None
         retriever.close()
     assert caplog.text.count("1 of its 2 passages are left out: another says they are retracted") == 2
-    add(tmp_path / "a", pubmed(tmp_path / "from-a", 3, notice))
+    add(tmp_path / "a", pubmed(tmp_path / "from-a", 3, notice(1)))
     restore_in_index(tmp_path / "a", ["pmid:1"])
     add(tmp_path / "a", pubmed(tmp_path / "from-a", 4, record(1, "Wrong.")))
     let_in = ShardedRetriever([str(tmp_path / "a"), str(tmp_path / "b")])

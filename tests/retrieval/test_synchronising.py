@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from medagent.retrieval.corpora import file_corpus
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.index import sync_index
 from medagent.retrieval.ingest_policy import Changes
 from medagent.retrieval.maintenance import remove_from_index, restore_in_index
-from tests.retrieval.libraries import add, held, pubmed, record, rows, synced
-from tests.retrieval.support import SMALL, problems
+from tests.retrieval.libraries import add, held, notice, pubmed, record, rows, synced
 
 
 def test_a_synchronised_index_is_what_its_source_is(tmp_path: Path) -> None:
@@ -29,20 +27,13 @@ def test_a_synchronised_index_is_what_its_source_is(tmp_path: Path) -> None:
     (folder / "guide.md").write_text("# Guide\n\nSecond edition.")
     wanted = {"added": 1, "replaced": 2, "gone": 2}
     before, foreseen = held(index), Changes()
-    sync_index(index, file_corpus(folder), SMALL, dry_run=True, changes=foreseen)
+    sync_index(index, folder, dry_run=True, changes=foreseen)
     assert (foreseen.counts, held(index)) == (wanted, before)
-    changes = Changes()
-    sync_index(index, file_corpus(folder), SMALL, changes=changes)
-    assert changes.counts == wanted
-    assert not problems(index)
+    assert synced(index, folder) == wanted
     assert sorted(held(index).values()) == ["Four.", "Of another source.", "One, changed.", "Second edition."]
-    again = Changes()
-    sync_index(index, file_corpus(folder), SMALL, changes=again)
-    assert not again.counts
+    assert not synced(index, folder)
     (folder / "a.jsonl").rename(folder / "renamed.jsonl")
-    moved = Changes()
-    sync_index(index, file_corpus(folder), SMALL, changes=moved)
-    assert moved.counts == {"unchanged": 2}
+    assert synced(index, folder) == {"unchanged": 2}
     assert len(held(index)) == 4
 
 
@@ -55,9 +46,7 @@ def test_files_that_are_read_otherwise_now_are_read_again(tmp_path: Path, monkey
     add(index, folder)
     assert any("OLD" in text for text in held(index).values())
     monkeypatch.undo()
-    changes = Changes()
-    sync_index(index, file_corpus(folder), SMALL, changes=changes)
-    assert changes.counts == {"replaced": 1}
+    assert synced(index, folder) == {"replaced": 1}
     assert not any("OLD" in text for text in held(index).values())
 
 
@@ -98,9 +87,8 @@ def test_a_source_that_cannot_be_read_has_lost_nothing(tmp_path: Path) -> None:
 
 def test_restoring_brings_back_what_was_taken_out(tmp_path: Path) -> None:
     index, folder = tmp_path / "index", tmp_path / "c"
-    links = "<CommentsCorrectionsList><CommentsCorrections RefType='RetractionOf'><PMID>1</PMID></CommentsCorrections>"
     pubmed(folder, 1, record(1, "One."), record(2, "Two."))
-    pubmed(folder, 2, record(50, "Notice.", inside=links + "</CommentsCorrectionsList>"))
+    pubmed(folder, 2, notice(1))
     text = "\n\n".join(f"## Part {n}\n\nSentence {n} on fictolol." for n in range(3))
     (folder / "a.md").write_text(f"# Guide\n\n{text}")
     add(index, folder)

@@ -55,13 +55,8 @@ def test_each_query_goes_where_it_belongs_and_results_keep_their_order() -> None
     corpus = Corpus()
     box = Toolbox(corpus, [Double()])
     found = box.search(["gout", " Double : 21", "triple: 3", "double", "double: x"], top_k=3)
-    assert [hits[0].passage.text for hits in found] == [
-        "about gout",
-        "Twice that is 42.",
-        "about triple: 3",
-        "about double",
-        "not possible: wanted a number",
-    ]
+    wanted = ["about gout", "Twice that is 42.", "about triple: 3", "about double", "not possible: wanted a number"]
+    assert [hits[0].passage.text for hits in found] == wanted
     assert corpus.asked == [["gout", "triple: 3", "double"]], "the others in one batch"
     assert found[1][0].passage.source == "tool double"
     assert box.search(["double: 1"], top_k=3)[0][0].passage.id == box.search(["double: 1"], top_k=3)[0][0].passage.id
@@ -124,10 +119,7 @@ def test_wrapped_retrievers_are_unwrapped(retriever) -> None:
 
 def test_a_tool_is_named_by_its_class() -> None:
     assert isinstance(tool_named(f"{__name__}.Double"), Double)
-    for wrong, what in (
-        (f"{__name__}.Corpus", "found a Corpus"),
-        ("x", "cannot be made"),
-    ):
+    for wrong, what in ((f"{__name__}.Corpus", "found a Corpus"), ("x", "cannot be made")):
         with pytest.raises(ToolError, match=what):
             tool_named(wrong)
     assert "no_such_module" not in sys.modules

@@ -15,8 +15,8 @@ from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.index import build_index
 from medagent.retrieval.maintenance import remove_from_index, restore_in_index
 from medagent.retrieval.store import PassageStore
-from tests.retrieval.libraries import add, held, pubmed, record, rows
-from tests.retrieval.support import SMALL
+from tests.retrieval.libraries import add, held, notice, pubmed, record, rows
+from tests.retrieval.support import CountingEmbedder
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -57,12 +57,8 @@ def test_deletions_go_by_the_place_of_their_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("first", ["article", "notice"])
 def test_a_notice_takes_the_article_out_now_and_later(tmp_path: Path, first: str) -> None:
     index = tmp_path / "index"
-    links = "<CommentsCorrectionsList><CommentsCorrections RefType='RetractionOf'><PMID>1</PMID></CommentsCorrections>"
-    notice = record(50, "It is retracted.", inside=links + "</CommentsCorrectionsList>", title="About it.")
-    article, other = (
-        pubmed(tmp_path / "a", 1, record(1, "Wrong.")),
-        pubmed(tmp_path / "b", 2, notice, record(3, "Fine.")),
-    )
+    article = pubmed(tmp_path / "a", 1, record(1, "Wrong."))
+    other = pubmed(tmp_path / "b", 2, notice(1), record(3, "Fine."))
     for path in (article, other) if first == "article" else (other, article):
         add(index, path)
     assert set(held(index)) == {"pmid:3"}
@@ -108,18 +104,11 @@ def test_one_passage_of_a_document_can_stay_out(tmp_path: Path) -> None:
 
 def test_two_documents_of_the_same_words_keep_their_names(tmp_path: Path) -> None:
     index = tmp_path / "index"
-    embedded: list[int] = []
-
-    class Counting(type(SMALL)):  # type: ignore[misc]
-        def embed_passages(self, passages):
-            embedded.append(len(passages))
-            return super().embed_passages(passages)
-
-    path = rows(
-        tmp_path / "a.jsonl", *({"id": f"doc{n}", "text": "The same words.", "source": f"s{n}"} for n in range(3))
-    )
-    build_index(file_corpus(path), index, Counting(64))
-    assert sum(embedded) == 1
+    counting = CountingEmbedder()
+    same = ({"id": f"doc{n}", "text": "The same words.", "source": f"s{n}"} for n in range(3))
+    path = rows(tmp_path / "a.jsonl", *same)
+    build_index(file_corpus(path), index, counting)
+    assert counting.embedded == 1
     assert set(held(index)) == {"doc0", "doc1", "doc2"}
     store = PassageStore(index, 64)
     assert np.all(store.vectors()[0] == store.vectors()[2])
@@ -182,13 +171,8 @@ def test_an_index_of_the_format_before_is_searched_and_brought_along(tmp_path: P
     (folder / "guide.md").write_text(f"# Guide\n\n{guide} It changed.")
     rows(folder / "a.jsonl", {"id": "one", "text": "One, changed."}, {"text": "Nameless."})
     assert add(index, folder)["added"] <= 2
-    assert sorted(held(index).values()) == [
-        "Nameless.",
-        "One, changed.",
-        "Sentence 0 on fictolol.",
-        "Sentence 1 on fictolol.",
-        "Sentence 2 on fictolol. It changed.",
-    ]
+    parts = [f"Sentence {n} on fictolol.{' It changed.' * (n == 2)}" for n in range(3)]
+    assert sorted(held(index).values()) == ["Nameless.", "One, changed.", *parts]
 
 
 def to_format_2(index: Path) -> None:
