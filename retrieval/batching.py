@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -99,10 +99,6 @@ class SearchBatcher:
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
         return await future
-
-    async def search_many(self, queries: Sequence[str], *, top_k: int, where: Filter = NO_FILTER) -> list[list[Hit]]:
-        """Hits for each of several queries, which may go out with those of other callers."""
-        return await asyncio.gather(*(self.search(query, top_k=top_k, where=where) for query in queries))
 
     async def _work(self) -> None:
         while self._queue:

@@ -6,6 +6,7 @@ Search-R1 (Jin et al., arXiv 2503.09516): POST /retrieve {"queries", "topk", "re
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -88,7 +89,7 @@ def make_app(
             raise HTTPException(422, "an empty query was found, wanted words to search for")
         if batcher.waiting + len(queries) > MAX_WAITING:
             raise HTTPException(429, "too many queries are waiting; try again", headers={"Retry-After": "1"})
-        return await batcher.search_many(queries, top_k=top_k, where=where)
+        return await asyncio.gather(*(batcher.search(query, top_k=top_k, where=where) for query in queries))
 
     @app.exception_handler(RetrieverUnavailableError)
     async def unavailable(request: Request, error: RetrieverUnavailableError) -> JSONResponse:

@@ -1,16 +1,26 @@
-"""Work on an index, with progress bars and a report of what it changed."""
+"""What `medagent index` and `medagent search` print: progress, changes, and passages for people or programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from medagent.cli.progress import index_bars
 from medagent.cli.safe_text import escape
+from medagent.errors import InputError
+from medagent.retrieval.filters import Filter
 from medagent.retrieval.ingest_policy import Changes
 from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.opening import URL, index_folders, open_index
+from medagent.retrieval.remote import RemoteRetriever
+from medagent.retrieval.rerank import CrossEncoderReranker
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.sharded import ShardedRetriever
 
 MAX_SHOWN = 10  # changes on the screen; the file has all
 
@@ -32,3 +42,59 @@ def report_changes(folder: Path, work: Callable[..., Manifest], *, dry_run: bool
     if changes.rows and not dry_run:
         more = f" All {len(changes.rows):,}" if len(notable) > MAX_SHOWN else " All of them"
         console.print(f"{more} are in {changes.write(folder)}.".strip(), soft_wrap=True)
+
+
+def print_search(
+    query: str,
+    index: str,
+    *,
+    top_k: int,
+    where: Filter,
+    changed: Mapping[str, Any],
+    reranker: str | None,
+    as_json: bool,
+) -> None:
+    """Print what a search finds, with `changed` in place of the index's own settings of these names.
+
+    Raises:
+        InputError: the query is empty, or a served index is asked with settings of its own.
+    """
+    if not query.strip():
+        raise InputError("the query is empty. Give words to search for, in quotes.")
+    retriever = _opened(index, changed, reranker)
+    hits = retriever.search_where([query], top_k=top_k, where=where)[0]
+    console = Console(highlight=False)
+    if not as_json and not isinstance(retriever, RemoteRetriever):
+        for word, near in retriever.replaced(query).items():
+            console.print(f"[dim]No passage has {escape(word)!r}. Searched for: {escape(', '.join(near))}.[/dim]")
+    if not hits and not as_json:
+        console.print("Nothing found." if where.empty else f"Nothing found. The filter was: {escape(str(where))}")
+    for number, hit in enumerate(hits, start=1):
+        passage = hit.passage
+        if as_json:
+            print(json.dumps({**passage.to_json(), "score": hit.score}, ensure_ascii=False))
+            continue
+        known = (passage.source, passage.year, passage.licence, passage.about.link, *passage.about.notices)
+        origin = ", ".join(str(part) for part in known if part)
+        console.print(
+            f"[bold]{number}. {escape(passage.heading)}[/bold] [dim]{escape(passage.id)}  {hit.score:.4f}[/dim]"
+        )
+        console.print(f"   {escape(passage.text)}  [dim]{escape(origin)}[/dim]")
+
+
+def _opened(
+    index: str, changed: Mapping[str, Any], reranker: str | None
+) -> HybridRetriever | RemoteRetriever | ShardedRetriever:
+    if not changed and reranker is None:
+        return open_index(index)
+    if index.startswith(URL):
+        raise InputError(
+            f"index {index}: is served, with a floor, evidence_weight and reranker of its own. Give a folder to set "
+            "them."
+        )
+    folders, second = index_folders(index), CrossEncoderReranker(reranker) if reranker else None
+    settings = Manifest.read(Path(folders[0])).settings.search
+    settings = replace(settings, **changed)
+    if len(folders) > 1:
+        return ShardedRetriever(folders, settings=settings, reranker=second)
+    return HybridRetriever(folders[0], settings=settings, reranker=second)

@@ -187,6 +187,6 @@ def test_the_vectors_are_scikit_learns(dimension: int, least: int, most: int) ->
 
 def test_a_search_imports_no_model_library() -> None:
     heavy = ("torch", "transformers", "peft", "sklearn", "scipy.stats", "trafilatura", "docx", "pypdfium2")
-    code = f"import sys, medagent.cli.main, medagent.cli.search; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, medagent.cli.main, medagent.cli.index; print([m for m in {heavy} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

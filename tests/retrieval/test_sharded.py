@@ -17,7 +17,7 @@ import pytest
 
 from medagent.agent_folder import open_spec, retriever_spec
 from medagent.agent_spec import RetrieverSpec
-from medagent.cli.search import print_search
+from medagent.cli.index import print_search
 from medagent.evaluation.fingerprints import index_fingerprint
 from medagent.retrieval.controls import UnrelatedRetriever
 from medagent.retrieval.corpora import file_corpus

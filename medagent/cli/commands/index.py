@@ -271,7 +271,7 @@ def search(
         reranker: A cross-encoder by hub name or folder, to reorder the best candidates.
         json: Print JSON lines.
     """
-    from medagent.cli.search import print_search
+    from medagent.cli.index import print_search
     from medagent.retrieval.filters import Filter
 
     sources = (source,) if isinstance(source, str) else tuple(source or ())
