@@ -88,12 +88,7 @@ class LexicalIndex:
         return stored["indices"][start:end], stored["data"][start:end]
 
     def search(
-        self,
-        queries: Sequence[str],
-        *,
-        top_k: int,
-        allowed: NDArray[np.int64] | None = None,
-        near_words: bool = False,
+        self, queries: Sequence[str], *, top_k: int, allowed: NDArray[np.int64] | None = None, near_words: bool = False
     ) -> list[list[int]]:
         """For each query at most `top_k` rows with a score above 0, best first; `allowed` rows only, where given."""
         outside = None if allowed is None else ~np.isin(self.rows, allowed)

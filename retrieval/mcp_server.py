@@ -72,10 +72,7 @@ def make_server(retriever: HybridRetriever) -> Any:
 
     # An id is looked up and never opened as a path, so that it may look like one.
     @server.resource(
-        "passage://{id}",
-        name="passage",
-        mime_type="application/json",
-        security=ResourceSecurity(exempt_params={"id"}),
+        "passage://{id}", name="passage", mime_type="application/json", security=ResourceSecurity(exempt_params={"id"})
     )
     def passage(id: str) -> str:
         """One passage by id, whole."""

@@ -15,14 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from medagent.retrieval.documents import (
-    TABLES,
-    DocumentChanges,
-    DocumentTables,
-    IndexedDocument,
-    Withdrawal,
-    select_in,
-)
+from medagent.retrieval.documents import TABLES, DocumentChanges, DocumentTables, IndexedDocument, Withdrawal, select_in
 from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.passages import Passage, document_digest

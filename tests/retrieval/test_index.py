@@ -22,16 +22,7 @@ from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import Chunking, IndexSettings
 from medagent.retrieval.store import PassageStore
 from tests.retrieval.libraries import rows
-from tests.retrieval.support import (
-    JATS,
-    MEDLINE,
-    PASSAGES,
-    SMALL,
-    CountingEmbedder,
-    fingerprint,
-    problems,
-    write_pdf,
-)
+from tests.retrieval.support import JATS, MEDLINE, PASSAGES, SMALL, CountingEmbedder, fingerprint, problems, write_pdf
 
 
 def test_build_is_idempotent_and_refuses_to_replace(tmp_path: Path) -> None:
