@@ -176,16 +176,6 @@ def test_add_and_remove(tmp_path: Path) -> None:
         remove_from_index(out, [passage.id for passage in PassageStore(out, 64).fetch(range(40)).values()])
 
 
-def test_a_changed_file_is_refused_by_a_build_and_read_anew_by_add(tmp_path: Path) -> None:
-    notes = tmp_path / "notes.jsonl"
-    notes.write_text('{"text": "First."}\n')
-    build_index(file_corpus(notes), tmp_path / "index", SMALL)
-    notes.write_text('{"text": "First."}\n{"text": "Second."}\n')
-    with pytest.raises(IndexMismatchError, match="--overwrite"):
-        build_index(file_corpus(notes), tmp_path / "index", SMALL)
-    assert add_to_index(tmp_path / "index", file_corpus(notes), SMALL).num_passages == 2
-
-
 def test_empty_corpora_leave_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="no passage"):
         build_index([], tmp_path / "a", SMALL)
