@@ -58,11 +58,11 @@ class Changes:
     def write(self, folder: Path) -> Path:
         """Write all but the unchanged as JSON lines into the index's folder; returns the file."""
         path = folder / CHANGES_FILE
-        rows = (
-            {"change": what, "document": which, **({"reason": why} if why else {})} for what, which, why in self.rows
-        )
-        kept = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows if row["change"] != "unchanged")
-        path.write_text("".join(kept), encoding="utf-8")
+        with path.open("w", encoding="utf-8") as file:
+            for what, which, why in self.rows:
+                if what != "unchanged":
+                    row = {"change": what, "document": which} | ({"reason": why} if why else {})
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
         return path
 
     def summary(self) -> str:
@@ -113,17 +113,14 @@ class IngestPolicy:
         self._fresh: dict[str, tuple[Passage, ...]] = {}
         for unit, part, reading in units:  # in the order of reading
             if isinstance(unit, Skipped):
-                self._skip(unit.where, unit.reason)
+                self.skipped.append((unit.where, unit.reason))
+                self.changes.add("skipped", unit.where, unit.reason)
             elif isinstance(unit, Withdrawn):
                 self._withdraw(unit, part)
             else:
                 self._document(unit, part, reading)
         self.fresh = [(passage, name) for name, passages in self._fresh.items() for passage in passages]
         self.tables.held = {name: held for name, held in self.tables.held.items() if name not in self.tables.gone}
-
-    def _skip(self, where: str, reason: str) -> None:
-        self.skipped.append((where, reason))
-        self.changes.add("skipped", where, reason)
 
     def _withdraw(self, said: Withdrawn, part: str) -> None:
         self.skipped.append((said.where, said.reason))

@@ -45,14 +45,13 @@ def article(element: Element, name: str) -> Item:
     if related & {"retraction-forward", "retraction"} or is_retracted(title):
         return withdrawn("is a retracted article")
     journal = text_of(element.find("front/journal-meta//journal-title"))
-    years = sorted(year for dated in meta.findall("pub-date") if (year := year_of(dated)))
     date = min((date for each in meta.findall("pub-date") if (date := date_of(each))), default="")
     found = Document(
         title,
         _sections(element, meta),
         journal or name,
         id=id_,
-        year=years[0] if years else None,
+        year=int(date[:4]) if date else None,
         licence=licence_of(meta),
         name=name,
         aliases=tuple(names[1:]),
