@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from reportlab.pdfgen.canvas import Canvas
 
 from medagent.retrieval.chunking import Document
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.maintenance import verify_index
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
-from medagent.retrieval.readers import OpenFile, Skipped, Withdrawn, read_file
+from medagent.retrieval.readers import Skipped, Withdrawn, read_documents
 
 SMALL = HashedNgramEmbedder(64)
 
@@ -66,10 +67,9 @@ JATS = """<?xml version="1.0"?>
 class CountingEmbedder(HashedNgramEmbedder):
     """Counts what it embeds, and may stop part of the way."""
 
-    def __init__(self, fail_after: int | None = None, dimension: int = 64) -> None:
-        super().__init__(dimension)
-        self.embedded = 0
-        self.fail_after = fail_after
+    def __init__(self, fail_after: int | None = None) -> None:
+        super().__init__(64)
+        self.embedded, self.fail_after = 0, fail_after
 
     def embed_passages(self, passages: Sequence[Passage]) -> np.ndarray:
         if self.fail_after is not None and self.embedded >= self.fail_after:
@@ -78,21 +78,11 @@ class CountingEmbedder(HashedNgramEmbedder):
         return super().embed_passages(passages)
 
 
-def write_pdf(path: Path, pages: Sequence[str], *, title: str = "") -> None:
-    """A PDF with real text on its pages (matplotlib's own writer)."""
-    import matplotlib
-    from matplotlib.backends.backend_pdf import PdfPages
-    from matplotlib.figure import Figure
-
-    with (
-        matplotlib.rc_context({"pdf.fonttype": 42}),
-        PdfPages(path, metadata={"Title": title} if title else None) as file,
-    ):
-        for page in pages:
-            figure = Figure(figsize=(6, 4))
-            for number, line in enumerate(page.split("\n")):
-                figure.text(0.05, 0.9 - 0.06 * number, line)
-            file.savefig(figure)
+def write_pdf(path: Path, line: str) -> None:
+    """A PDF with a line of real text."""
+    canvas = Canvas(str(path), invariant=1)
+    canvas.drawString(50, 700, line)
+    canvas.save()
 
 
 def problems(folder: Path, embedder: HashedNgramEmbedder = SMALL) -> dict[str, str]:
@@ -106,9 +96,7 @@ def fingerprint(folder: Path) -> tuple[str, str]:
 
 
 def items(path: Path) -> tuple[list[Document], list[Skipped | Withdrawn]]:
-    file = OpenFile(path, path.name)
-    found = list(read_file(file))
-    file.close()
+    found = list(read_documents(path))
     left_out = [item for item in found if isinstance(item, Skipped | Withdrawn)]
     return [item for item in found if isinstance(item, Document)], left_out
 

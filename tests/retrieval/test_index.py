@@ -111,7 +111,7 @@ def test_a_mixed_folder_is_read_and_what_is_skipped_is_counted(tmp_path: Path) -
     (corpus / "sub").mkdir(parents=True)
     (corpus / "a.xml").write_text(MEDLINE)
     (corpus / "sub" / "b.nxml.gz").write_bytes(gzip.compress(JATS.encode()))
-    write_pdf(corpus / "c.pdf", ["Sepsis needs antibiotics."])
+    write_pdf(corpus / "c.pdf", "Sepsis needs antibiotics.")
     (corpus / "d.md").write_text("# Fever\n\nDrink enough.")
     (corpus / "e.jsonl").write_text(
         '{"id": "x", "text": "One."}\n{"id": "x", "text": "Two."}\nbroken\n{"id": "y", "text": "One."}\n'

@@ -176,7 +176,7 @@ def test_word_files(tmp_path: Path) -> None:
 
 
 def test_a_pdf_with_aes_and_only_an_owners_password(tmp_path: Path) -> None:
-    write_pdf(tmp_path / "a.pdf", ["Rest helps."])
+    write_pdf(tmp_path / "a.pdf", "Rest helps.")
     locked = PdfWriter(clone_from=PdfReader(tmp_path / "a.pdf"))
     locked.encrypt("", "owner", algorithm="AES-256")
     locked.write(tmp_path / "b.pdf")

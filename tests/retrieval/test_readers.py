@@ -159,7 +159,7 @@ def test_bookshelf_chapters_are_read(tmp_path: Path) -> None:
 
 
 def test_a_pdf_with_a_wrong_date_is_still_read(tmp_path: Path) -> None:
-    write_pdf(tmp_path / "a.pdf", ["Rest helps."])
+    write_pdf(tmp_path / "a.pdf", "Rest helps.")
     writer = PdfWriter(clone_from=PdfReader(tmp_path / "a.pdf"))
     writer.add_metadata({"/CreationDate": "(Mon Jan  5 12:00:00 2004)", "/Title": "Rest"})
     writer.write(tmp_path / "b.pdf")

@@ -18,7 +18,7 @@ def corpus(tmp_path: Path) -> Path:
     folder = tmp_path / "papers"
     folder.mkdir()
     (folder / "a.xml").write_text(MEDLINE)
-    write_pdf(folder / "b.pdf", ["Sepsis needs antibiotics within the hour."])
+    write_pdf(folder / "b.pdf", "Sepsis needs antibiotics within the hour.")
     (folder / "c.pdf").write_text("no PDF")
     return folder
 
