@@ -139,7 +139,7 @@ def _blocks(pieces: Sequence[LinePart], grids: Sequence[Grid], size: float) -> t
             blocks += _held(held) + _table_rows(part.rows)
             held = None
             continue
-        lines += part.lines
+        lines += part
         found = list(_paragraphs(part))
         begun = len(notes)
         while len(found) > 1 and _is_note(found[-1], size):
@@ -170,12 +170,12 @@ def _is_note(paragraph: Paragraph, size: float) -> bool:
 def _paragraphs(column: Column) -> Iterator[Paragraph]:
     """The paragraphs of a column; what stands for a grid is one of its own."""
     begun = 0
-    for number, line in enumerate(column.lines):
+    for number, line in enumerate(column):
         if line.text.startswith(_GRID):
-            yield from paragraphs_of(column.lines[begun:number])
+            yield from paragraphs_of(column[begun:number])
             yield Paragraph([line], full=False)
             begun = number + 1
-    yield from paragraphs_of(column.lines[begun:])
+    yield from paragraphs_of(column[begun:])
 
 
 def _table_rows(rows: Sequence[Sequence[Sequence[LinePart]]]) -> list[TextBlock]:

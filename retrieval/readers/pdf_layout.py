@@ -16,17 +16,10 @@ STRETCHED = 1.5  # of the size of letters: how wide the blanks of justified line
 LEAST = 3  # lines on both sides of a gutter; a table may have two
 NARROW, MANY = 0.6, 6  # a narrower gutter needs more lines: blanks of justified lines lie above one another by chance
 MAX_DEPTH = 40  # cuts within cuts
-_Placed = tuple[float, float, float]  # where a gutter is, and from where to where it reaches
+_Placed = tuple[float, float, float]  # where a gutter or a line is, and from where to where it reaches
 NEAR = 3.0  # points within which lines touch
 MAX_LINES = 400  # of a page with tables; more make a picture
 SHORTEST = 8.0  # points that a rule is long at least
-
-
-@dataclass(frozen=True)
-class Column:
-    """Lines that are read from the top down."""
-
-    lines: list[LinePart]
 
 
 @dataclass(frozen=True)
@@ -36,15 +29,15 @@ class PlainTable:
     rows: list[list[list[LinePart]]]
 
 
-Part = Column | PlainTable
+Column = list[LinePart]  # lines that are read from the top down
 
 
-def in_order(pieces: Sequence[LinePart], depth: int = 0) -> Iterator[Part]:
+def in_order(pieces: Sequence[LinePart], depth: int = 0) -> Iterator[Column | PlainTable]:
     """The parts of a page in reading order: split at the gutter with most lines, above, left, right, below."""
     found = _gutter(pieces) if depth < MAX_DEPTH else None
     if found is None:
         if pieces:
-            yield Column(lines_of(pieces))
+            yield lines_of(pieces)
         return
     at, top, bottom = found
     inside = [piece for piece in pieces if top < piece.y < bottom]
@@ -59,7 +52,7 @@ def in_order(pieces: Sequence[LinePart], depth: int = 0) -> Iterator[Part]:
     if len(table) > 1:
         yield PlainTable(table)
     else:
-        yield Column(lines_of([piece for row in table for cell in row for piece in cell]))
+        yield lines_of([piece for row in table for cell in row for piece in cell])
     yield from in_order([*after, *below], depth + 1)
 
 
@@ -107,11 +100,8 @@ def _is_table(left: Sequence[LinePart], right: Sequence[LinePart]) -> bool:
         return False
     if all(is_number(piece.text) for row in aligned for piece in row[:1]):
         return True
-    if _is_prose(own):
-        return False
-    if _is_prose(others):
-        return len(own) <= 0.7 * len(beside)  # terms and what they mean
-    return True
+    # Beside prose there may be terms that it explains.
+    return not _is_prose(own) and (not _is_prose(others) or len(own) <= 0.7 * len(beside))
 
 
 def _is_prose(rows: Sequence[Sequence[LinePart]]) -> bool:
@@ -150,9 +140,8 @@ def _table_of(inside: Sequence[LinePart]) -> tuple[list[LinePart], list[list[lis
 
 def _edges_of(pieces: Sequence[LinePart]) -> list[tuple[float, float]]:
     """The columns that pieces fill: from where to where each reaches. A piece over several columns joins them."""
-    narrow = sorted(pieces, key=lambda piece: piece.x0)
     edges: list[tuple[float, float]] = []
-    for piece in narrow:
+    for piece in sorted(pieces, key=lambda piece: piece.x0):
         if edges and piece.x0 < edges[-1][1]:
             edges[-1] = (edges[-1][0], max(edges[-1][1], piece.x1))
         else:
@@ -218,28 +207,23 @@ def grids_of(rules: Sequence[DrawnLine], words: Sequence[Word]) -> list[Grid]:
 
 def _lines(rules: Sequence[DrawnLine]) -> tuple[list[DrawnLine], list[DrawnLine]]:
     """Rules across and down; the sides of boxes are rules too."""
-    across, down = [], []
+    across, down = list[_Placed](), list[_Placed]()
     for rule in rules:
         width, height = rule.x1 - rule.x0, rule.y1 - rule.y0
         if height <= THIN:
-            if width >= SHORTEST:
-                middle = (rule.y0 + rule.y1) / 2
-                across.append(DrawnLine(rule.x0, middle, rule.x1, middle))
+            across += [((rule.y0 + rule.y1) / 2, rule.x0, rule.x1)] if width >= SHORTEST else []
         elif width <= THIN:
-            if height >= SHORTEST:
-                middle = (rule.x0 + rule.x1) / 2
-                down.append(DrawnLine(middle, rule.y0, middle, rule.y1))
+            down += [((rule.x0 + rule.x1) / 2, rule.y0, rule.y1)] if height >= SHORTEST else []
         else:
-            across += [DrawnLine(rule.x0, y, rule.x1, y) for y in (rule.y0, rule.y1)]
-            down += [DrawnLine(x, rule.y0, x, rule.y1) for x in (rule.x0, rule.x1)]
-    flat = _merged([(rule.y0, rule.x0, rule.x1) for rule in across])
-    tall = _merged([(rule.x0, rule.y0, rule.y1) for rule in down])
+            across += [(y, rule.x0, rule.x1) for y in (rule.y0, rule.y1)]
+            down += [(x, rule.y0, rule.y1) for x in (rule.x0, rule.x1)]
+    flat, tall = _merged(across), _merged(down)
     return [DrawnLine(x0, y, x1, y) for y, x0, x1 in flat], [DrawnLine(x, y0, x, y1) for x, y0, y1 in tall]
 
 
-def _merged(lines: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
+def _merged(lines: Sequence[_Placed]) -> list[_Placed]:
     """Lines, each at a place and from one end to the other, with those that prolong each other as one."""
-    whole: list[tuple[float, float, float]] = []
+    whole: list[_Placed] = []
     for place, start, end in sorted((round(place), start, end) for place, start, end in lines):
         if whole and whole[-1][0] == place and start <= whole[-1][2] + NEAR:
             whole[-1] = (place, whole[-1][1], max(end, whole[-1][2]))

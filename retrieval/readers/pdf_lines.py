@@ -80,7 +80,6 @@ def pieces_of(words: Iterable[Word]) -> list[LinePart]:
     """A page's words as pieces; the mark of a list's item is part of what follows it."""
     pieces: list[LinePart] = []
     for row in rows_of(LinePart([word], word.x0, word.x1, word.y, word.size) for word in words):
-        begun = len(pieces)
         held: list[Word] = []
         for word in (each.words[0] for each in row):
             if held:
@@ -91,7 +90,6 @@ def pieces_of(words: Iterable[Word]) -> list[LinePart]:
                     held = []
             held.append(word)
         pieces.append(piece_of(held))
-        assert len(pieces) > begun
     return pieces
 
 
@@ -212,19 +210,12 @@ _Edge = list[list[LinePart]]  # lines from the outermost inwards, one more than 
 
 def without_running(pages: Iterable[PlacedPage]) -> Iterator[PlacedPage]:
     """The pages without their running lines."""
-    held: deque[tuple[PlacedPage, list[_Edge]]] = deque()
-    waiting = 0  # where in `held` the page stands that comes next
-    ends: Iterable[PlacedPage | None] = chain(pages, [None] * AROUND)
-    for page in ends:
-        if page is not None:
-            held.append((page, [_edge(page.words, top=True), _edge(page.words, top=False)]))
-        ready = len(held) - AROUND if page is not None else len(held)
-        if waiting < ready or (page is None and waiting < len(held)):
-            yield _cleaned(waiting, held)
-            waiting += 1
-            if waiting > AROUND:
-                held.popleft()
-                waiting -= 1
+    edged = ((page, [_edge(page.words, top=top) for top in (True, False)]) for page in pages)
+    window: deque[tuple[PlacedPage, list[_Edge]] | None] = deque(maxlen=2 * AROUND + 1)
+    for each in chain([None] * AROUND, edged, [None] * AROUND):
+        window.append(each)
+        if len(window) == window.maxlen and (middle := window[AROUND]) is not None:
+            yield _cleaned(*middle, [around for around in window if around is not None and around is not middle])
 
 
 def _edge(words: Sequence[Word], *, top: bool) -> _Edge:
@@ -241,11 +232,10 @@ def _edge(words: Sequence[Word], *, top: bool) -> _Edge:
     return (rows if top else rows[::-1])[: DEEP + 1]
 
 
-def _cleaned(at: int, held: Sequence[tuple[PlacedPage, list[_Edge]]]) -> PlacedPage:
-    page, edges = held[at]
+def _cleaned(page: PlacedPage, edges: Sequence[_Edge], around: Sequence[tuple[PlacedPage, list[_Edge]]]) -> PlacedPage:
     gone: set[int] = set()
     for side, edge in enumerate(edges):
-        others = [(other.number, around[side]) for other, around in held if other is not page]
+        others = [(other.number, theirs[side]) for other, theirs in around]
         gone |= {id(word) for piece in _running(edge, page, others) for word in piece.words}
     return replace(page, words=[word for word in page.words if id(word) not in gone]) if gone else page
 
