@@ -30,12 +30,11 @@ from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import TagProtocol
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.embedders import embedder_from_identity
-from medagent.retrieval.opening import URL, index_folders, open_index
 from medagent.retrieval.remote import RemoteRetriever
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import SearchSettings
-from medagent.retrieval.sharded import ShardedRetriever
+from medagent.retrieval.sharded import URL, ShardedRetriever, index_folders, open_index
 from medagent.retrieval.tools import Tool, Toolbox, class_path, corpus_of, tool_named
 from medagent.types import Limits
 

@@ -1,4 +1,4 @@
-"""Several indexes behind one retriever, with the results of one index over all their passages.
+"""Several indexes behind one retriever, with the results of one over all their passages; and an index by its name.
 
 Rankings are merged before fusion: vectors by distance, BM25 with the statistics of all. Ties go by index, then row.
 """
@@ -22,18 +22,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medagent.retrieval.embedders import Embedder, embedder_from_identity
-from medagent.retrieval.errors import IndexMismatchError
+from medagent.retrieval.errors import IndexMismatchError, RetrievalError
 from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.retrieval.fusion import Ranking, nearest_rows
 from medagent.retrieval.lexical import LexicalShard
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.query_match import QueryWords, Synonyms, read_synonyms
+from medagent.retrieval.remote import RemoteRetriever
 from medagent.retrieval.rerank import Reranker
 from medagent.retrieval.search import HybridRetriever, IndexRetriever, StoredPassages
 from medagent.retrieval.settings import SearchSettings
 
 log = logging.getLogger(__name__)
+URL = ("http://", "https://")
 Pairs = list[list[tuple[float, int]]]  # per query: (distance or score, row)
 T = TypeVar("T")
 _TWICE = tuple(
@@ -259,3 +261,26 @@ def _rows(folder: Path, others: Sequence[Path], *queries: str) -> dict[int, str]
             for query in queries:
                 found |= database.execute(query) if known or "owner" not in query else ()
     return found
+
+
+def open_index(index: str, *, where: str = "") -> HybridRetriever | RemoteRetriever | ShardedRetriever:
+    """The retriever of an index folder, several ("indexes/a,indexes/b") or an address; `where` filters each search."""
+    if index.startswith(URL) and "," not in index:
+        return RemoteRetriever(index, where=where)
+    folders = index_folders(index)
+    if len(folders) > 1:
+        return ShardedRetriever(folders, where=where)
+    return HybridRetriever(folders[0], where=where)
+
+
+def index_folders(index: str) -> list[str]:
+    """The folders of a name; a folder whose own name has a comma is one. An address among several is an error."""
+    if "," not in index or Path(index).exists():
+        return [index]
+    names = [name.strip() for name in index.split(",")]
+    if any(name.startswith(URL) for name in names):
+        raise RetrievalError(
+            f"index {index!r}: found an address among several names, wanted folders. Serve each of them, and give one "
+            "address; or give folders of this machine."
+        )
+    return names

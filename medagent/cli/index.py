@@ -16,11 +16,10 @@ from medagent.errors import InputError
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.ingest_policy import Changes
 from medagent.retrieval.manifest import Manifest
-from medagent.retrieval.opening import URL, index_folders, open_index
 from medagent.retrieval.remote import RemoteRetriever
 from medagent.retrieval.rerank import CrossEncoderReranker
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.sharded import ShardedRetriever
+from medagent.retrieval.sharded import URL, ShardedRetriever, index_folders, open_index
 
 MAX_SHOWN = 10  # changes on the screen; the file has all
 

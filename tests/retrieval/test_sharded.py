@@ -27,11 +27,10 @@ from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.retrieval.index import build_index
 from medagent.retrieval.lexical import LENGTHS
 from medagent.retrieval.maintenance import rebuild_index, remove_from_index, restore_in_index
-from medagent.retrieval.opening import open_index
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import Chunking, IndexSettings, SearchSettings
-from medagent.retrieval.sharded import ShardedRetriever
+from medagent.retrieval.sharded import ShardedRetriever, open_index
 from medagent.starter.world import World
 from tests.retrieval.libraries import add, notice, pubmed, record
 from tests.retrieval.support import PASSAGES, SMALL, problems
