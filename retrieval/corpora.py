@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -111,18 +112,13 @@ def _file_part(path: Path, top: Path) -> CorpusPart:
 
 def _read_file(path: Path, name: str) -> Iterator[tuple[Item, int]]:
     try:
-        file = OpenFile(path, name)
-    except OSError as error:
-        raise _unreachable(path, error) from error
-    try:
-        for item in read_file(file):
-            yield item, file.position()
+        with closing(OpenFile(path, name)) as file:
+            for item in read_file(file):
+                yield item, file.position()
     except OSError as error:  # a disk or a network that fails; the file itself may be sound
         raise _unreachable(path, error) from error
     except Exception as error:  # whatever a damaged file makes a parser do must not end a build of many files
-        yield Skipped(name, f"cannot be read ({type(error).__name__}: {error})"), file.position()
-    finally:
-        file.close()
+        yield Skipped(name, f"cannot be read ({type(error).__name__}: {error})"), path.stat().st_size
 
 
 def _unreachable(path: Path, error: OSError) -> CorpusError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 
@@ -52,8 +53,5 @@ def read_file(file: OpenFile) -> Iterator[Item]:
 
 def read_documents(path: str | Path) -> Iterator[Item]:
     """The documents of a file, and what had to be skipped; a `KeyError` for kinds without a reader."""
-    file = OpenFile(Path(path), Path(path).name)
-    try:
+    with closing(OpenFile(Path(path), Path(path).name)) as file:
         yield from read_file(file)
-    finally:
-        file.close()

@@ -36,6 +36,10 @@ _RUBBISH = re.compile(
     r"|\.(docx?|pdf|indd|qxd|qxp|tex|dvi|rtf|odt|pptx?|xlsx?)\b",
     re.IGNORECASE,
 )
+_ENCRYPTED = {
+    pypdfium2.raw.FPDF_ERR_PASSWORD: "is encrypted; save it without a password",
+    pypdfium2.raw.FPDF_ERR_SECURITY: "is encrypted in a way that is not supported; save it without protection",
+}
 _YEAR = re.compile(r"(?:D:)?(1[89]\d\d|20\d\d)\d*")
 TextBlock = list[str]  # lines of one paragraph, or a row of a table
 
@@ -46,13 +50,8 @@ def read_pdf(file: OpenFile) -> Iterator[Item]:
     try:
         document = pypdfium2.PdfDocument(raw)
     except pypdfium2.PdfiumError as error:
-        if error.err_code == pypdfium2.raw.FPDF_ERR_PASSWORD:
-            raise UnusableFileError("is encrypted; save it without a password") from error
-        if error.err_code == pypdfium2.raw.FPDF_ERR_SECURITY:
-            raise UnusableFileError(
-                "is encrypted in a way that is not supported; save it without protection"
-            ) from error
-        raise UnusableFileError(f"is no readable PDF ({type(error).__name__}: {error})") from error
+        reason = f"is no readable PDF ({type(error).__name__}: {error})"
+        raise UnusableFileError(_ENCRYPTED.get(error.err_code, reason)) from error
     with closing(document):
         count = len(document)
         claimed = " ".join(expand_ligatures(_metadata(document, "Title")).split())
@@ -67,10 +66,10 @@ def read_pdf(file: OpenFile) -> Iterator[Item]:
         if (text := replace_surrogates(page.text(hyphenated))).strip()
     ]
     if not sections:
-        raise UnusableFileError(
-            f"has no text on its {count} pages; if they are scans, run text recognition (OCR) first"
-        )
-    title = _title(claimed, pages) or title_from_name(file.name)
+        scans = "if they are scans, run text recognition (OCR) first"
+        raise UnusableFileError(f"has no text on its {count} pages; {scans}")
+    found = replace_surrogates(title_on(pages[:3])) if _RUBBISH.search(claimed) else claimed
+    title = found or title_from_name(file.name)
     yield Document(title, tuple(sections), file.name, year=int(year[1]) if year else None, name=file.name)
 
 
@@ -84,13 +83,6 @@ def _pages(document: pypdfium2.PdfDocument, name: str, skipped: list[Skipped]) -
             skipped.append(Skipped(f"{name}, page {number}", f"cannot be read ({type(error).__name__}: {error})"))
         else:
             yield placed
-
-
-def _title(claimed: str, pages: list[ReadPage]) -> str:
-    """The title of the metadata, unless it is rubbish; else what stands on the first page in the largest letters."""
-    if claimed and not _RUBBISH.search(claimed):  # a file's name or a program's is no title
-        return claimed
-    return replace_surrogates(title_on(pages[:3])) if pages and pages[0].number == 1 else ""
 
 
 def _metadata(document: pypdfium2.PdfDocument, key: str) -> str:
