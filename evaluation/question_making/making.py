@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -22,7 +22,6 @@ from medagent.evaluation.question_making.statistics import CorpusStatistics
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.search import HybridRetriever
-from medagent.types import Question
 
 BATCH = 512  # passages whose drafts are searched together
 REPEATED = "the same question was made before"
@@ -57,25 +56,16 @@ class Found:
 
 
 def make_questions(
-    index: HybridRetriever,
-    making: Making,
-    *,
-    without: Sequence[Question] = (),
-    progress: Progress = lambda stage, done, total: None,
+    index: HybridRetriever, making: Making, progress: Progress = lambda stage, done, total: None
 ) -> Found:
-    """Make questions by rules. Those that repeat one of `without`, the questions of benchmarks, are dropped."""
+    """Make questions by rules."""
     analyser = Analyser(index.manifest.settings.analyser)
     statistics = CorpusStatistics(analyser)
     count_index(index, statistics, progress)
     maker = partial(rule_drafts, statistics=statistics)
     found = find_candidates(index, maker, Checks(statistics), top_k=making.top_k, progress=progress)
     chosen, dropped = select(
-        found.candidates,
-        seed=making.seed,
-        per_answer=making.per_answer,
-        limit=making.limit,
-        without=without,
-        analyser=analyser,
+        found.candidates, seed=making.seed, per_answer=making.per_answer, limit=making.limit, analyser=analyser
     )
     return Found(chosen, found.drafts, dropped + found.dropped)
 

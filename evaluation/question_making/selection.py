@@ -1,4 +1,4 @@
-"""Selects candidates: no two alike, no answer too often, none of a benchmark."""
+"""Selects candidates: no two alike, no answer too often."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from medagent.evaluation.contamination import contamination
 from medagent.evaluation.question_making.drafts import Candidate
 from medagent.evaluation.question_making.text import words_of
 from medagent.retrieval.analysis import Analyser
-from medagent.types import Question
 
 CONFLICT = "the same question has another answer elsewhere"
 REPEATED = "near-duplicate of another question"
 TOO_OFTEN = "its answer has enough questions"
-IN_BENCHMARK = "overlaps with a benchmark"
 OVER_LIMIT = "left out by --limit"
 ALIKE = 0.8  # Jaccard similarity of the questions' tokens from which two are alike
 
@@ -31,13 +28,12 @@ def select(
     seed: int,
     per_answer: int,
     limit: int = 0,
-    without: Sequence[Question] = (),
     analyser: Analyser | None = None,
 ) -> tuple[list[Candidate], Counter[str]]:
     """The candidates taken, in the order of the seed, and how many were left out for which reason.
 
-    `per_answer` bounds the questions of one answer, and `limit` all of them; 0 takes all. `without` are questions of
-    benchmarks. The order depends on the seed and the questions alone, so it is the same on any machine.
+    `per_answer` bounds the questions of one answer, and `limit` all of them; 0 takes all. The order depends on the seed
+    and the questions alone, so it is the same on any machine.
     """
     analyser = analyser or Analyser()
     counts: Counter[str] = Counter()
@@ -46,7 +42,6 @@ def select(
     answers_of = defaultdict(set)
     for each in shuffled:
         answers_of[tokens[each.question]].add(normal(each.answers[0]))
-    barred = _in_benchmarks(shuffled, without, analyser)
     taken: list[Candidate] = []
     by_answer: dict[str, list[frozenset[str]]] = defaultdict(list)
     for each in shuffled:
@@ -56,8 +51,6 @@ def select(
             counts[CONFLICT] += 1
         elif alike:
             counts[REPEATED] += 1
-        elif each.question in barred:
-            counts[IN_BENCHMARK] += 1
         elif len(by_answer[answer]) >= per_answer:
             counts[TOO_OFTEN] += 1
         elif limit and len(taken) >= limit:
@@ -81,23 +74,3 @@ def _one_in_all(answers: set[str]) -> bool:
     """Whether the shortest answer stands in all the others, as "astrocytoma" in "an astrocytoma tumor"."""
     shortest = f" {min(answers, key=len)} "
     return all(shortest in f" {answer} " for answer in answers)
-
-
-def _in_benchmarks(candidates: Sequence[Candidate], without: Sequence[Question], analyser: Analyser) -> set[str]:
-    """The questions that a benchmark's question repeats: by common 13-grams, or by the same words in any order."""
-    if not without:
-        return set()
-    asked = [Question(id=each.question, text=each.question, answer=each.answers[0]) for each in candidates]
-    report = contamination(asked, ((question.id, question.text) for question in without))
-    barred = {pair.test_id for pair in report.near_duplicates}
-    owners: dict[str, list[frozenset[str]]] = defaultdict(list)
-    for question in without:
-        words = frozenset(analyser.tokens(question.text))
-        for word in words:
-            owners[word].append(words)
-    for each in candidates:
-        words = frozenset(analyser.tokens(each.question))
-        rarest = sorted(words, key=lambda word: (len(owners.get(word, ())), word))[: max(1, len(words) // 5 + 1)]
-        if any(_similar(words, other) for word in rarest for other in owners.get(word, ())):
-            barred.add(each.question)
-    return barred

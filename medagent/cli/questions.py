@@ -15,29 +15,24 @@ from rich.console import Console
 from medagent.cli.progress import index_bars
 from medagent.cli.safe_text import escape
 from medagent.errors import InputError
-from medagent.evaluation.benchmarks.source import KNOWN, BenchmarkSource
 from medagent.evaluation.question_making.making import Making, make_questions, question_row
 from medagent.files import write_whole
 from medagent.retrieval.search import HybridRetriever
-from medagent.types import Question
 
 PRINTED = 5  # questions that are also printed
 
 
-def make_with_progress(index: str, out: Path, making: Making, without: Sequence[str]) -> None:
+def make_with_progress(index: str, out: Path, making: Making) -> None:
     """Make questions with progress, and say what was dropped and why."""
     if out.is_dir():
         raise InputError(f"--out {out}: is a folder, wanted a file such as questions.jsonl.")
     if not out.parent.is_dir():
         raise InputError(f"--out {out}: its folder does not exist. Make it first, or choose another.")
-    barred = [question for each in without for question in _benchmark(each)]
     if not (Path(index) / "manifest.json").exists():
         raise InputError(f"{index}: holds no index. Build one with: medagent index build CORPUS --out {index}")
     begun = time.monotonic()
     with closing(HybridRetriever(index)) as retriever, index_bars() as bars:
-        made = make_questions(
-            retriever, making, without=barred, progress=lambda stage, done, total: bars(stage, done, total, done)
-        )
+        made = make_questions(retriever, making, lambda stage, done, total: bars(stage, done, total, done))
     rows = [question_row(each) for each in made.candidates]
     print(f"{made.drafts:,} drafts, {len(rows):,} kept. Dropped:")
     for reason, number in made.dropped.most_common():
@@ -51,14 +46,6 @@ def make_with_progress(index: str, out: Path, making: Making, without: Sequence[
     _print(rows[:PRINTED])
     kinds = ", ".join(f"{kind} {number:,}" for kind, number in Counter(row["kind"] for row in rows).most_common())
     print(f"{out}: {len(rows):,} questions ({kinds}) in {time.monotonic() - begun:.0f} s.")
-
-
-def _benchmark(name: str) -> list[Question]:
-    """The questions of BENCHMARK:PATH, or of a path alone, which is then of the custom format."""
-    benchmark, colon, path = name.partition(":")
-    if not colon or benchmark not in KNOWN:
-        benchmark, path = "jsonl", name
-    return BenchmarkSource(benchmark, path=path or None).questions()[0]
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:

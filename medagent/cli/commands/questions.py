@@ -13,7 +13,6 @@ def questions_make(
     per_answer: int = 50,
     limit: int = 0,
     seed: int = 0,
-    without: list[str] | None = None,
 ) -> None:
     """Make questions from the definitions and abbreviations in an index, by rules, without a model.
 
@@ -26,12 +25,11 @@ def questions_make(
         per_answer: Most questions with one answer.
         limit: Most questions, drawn by the seed; 0 takes all.
         seed: Seed of the order.
-        without: Benchmarks whose questions are left out, as '[bioasq:FILE, medqa:FILE, mine.jsonl]'.
     """
     from medagent.cli.questions import make_with_progress
     from medagent.evaluation.question_making.making import Making
 
-    make_with_progress(index, Path(out), Making(top_k, per_answer, limit, seed), without or [])
+    make_with_progress(index, Path(out), Making(top_k, per_answer, limit, seed))
 
 
 QUESTION_COMMANDS: dict[str, Any] = {

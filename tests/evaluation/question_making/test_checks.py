@@ -12,14 +12,12 @@ from medagent.evaluation.question_making.checks import Checks, holds
 from medagent.evaluation.question_making.making import question_row
 from medagent.evaluation.question_making.selection import (
     CONFLICT,
-    IN_BENCHMARK,
     OVER_LIMIT,
     REPEATED,
     TOO_OFTEN,
     select,
 )
 from medagent.retrieval.passages import Hit, Passage
-from medagent.types import Question
 from tests.evaluation.question_making.support import PASSAGES, candidate, counted, draft
 
 GENE = PASSAGES[1]
@@ -115,17 +113,6 @@ def test_the_order_follows_the_seed_alone() -> None:
     assert select(some, seed=2, per_answer=1)[0] != first
     limited, counts = select(some, seed=1, per_answer=1, limit=5)
     assert (limited, counts) == (first[:5], Counter({OVER_LIMIT: 15}))
-
-
-def test_what_a_benchmark_asks_is_left_out() -> None:
-    some = [
-        candidate("Which gene is mutated in cystic fibrosis?", "CFTR"),
-        candidate("Which gene is mutated in Marfan syndrome?", "FBN1"),
-    ]
-    asked = [Question("b", "In cystic fibrosis, which gene is mutated?", answer="CFTR")]
-    taken, counts = select(some, seed=0, per_answer=9, without=asked)
-    assert [each.answers for each in taken] == [("FBN1",)]
-    assert counts == Counter({IN_BENCHMARK: 1})
 
 
 def test_rows_are_read_by_the_custom_benchmark(tmp_path: Path) -> None:

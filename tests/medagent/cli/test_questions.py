@@ -49,20 +49,11 @@ def test_open_questions(index: str, tmp_path: Path, capsys) -> None:
     assert out.read_bytes() == first
 
 
-def test_benchmark_questions_are_left_out(index: str, tmp_path: Path, capsys) -> None:
-    known = tmp_path / "known.jsonl"
-    known.write_text(json.dumps({"question": ASKED.replace("Which", "What"), "answer": "Costello syndrome"}) + "\n")
-    out = tmp_path / "questions.jsonl"
-    said = ran(capsys, "questions", "make", index, "--out", str(out), "--without", f"[{known}]")
-    assert ASKED not in out.read_text()
-    assert "1  overlaps with a benchmark" in said
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--top_k", "0"], "--top_k 0"),
-        (["--without", "[nowhere.jsonl]"], "nowhere.jsonl"),
+        (["--limit", "-1"], "--limit -1"),
     ],
 )
 def test_wrong_options_are_refused_before_any_work(index: str, tmp_path: Path, capsys, options, message: str) -> None:
