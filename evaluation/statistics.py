@@ -18,11 +18,7 @@ Z95 = 1.959963984540054
 
 
 def wilson_interval(successes: int, n: int, z: float = Z95) -> tuple[float, float]:
-    """Wilson's score interval of a proportion (JASA 1927); (0, 1) for n = 0.
-
-    >>> [round(x, 3) for x in wilson_interval(8, 10)]
-    [0.49, 0.943]
-    """
+    """Wilson's score interval of a proportion (JASA 1927); (0, 1) for n = 0."""
     if n == 0:
         return 0.0, 1.0
     share = successes / n
@@ -74,9 +70,6 @@ def mcnemar_exact(only_a: int, only_b: int) -> float:
 
     `only_a` counts pairs that only A got right, `only_b` those that only B did. Under the null the discordant pairs
     split like coin flips. The p is 1 where none is discordant.
-
-    >>> round(mcnemar_exact(1, 8), 4)
-    0.0391
     """
     if only_a + only_b == 0:
         return 1.0
@@ -103,9 +96,6 @@ def pass_at_k(correct: int, samples: int, k: int) -> float:
     """The unbiased chance that at least one of `k` samples is right (arXiv 2107.03374, equation 1).
 
     `correct` of `samples` were right.
-
-    >>> pass_at_k(1, 4, 2)
-    0.5
     """
     if not 1 <= k <= samples:
         raise ValueError(f"k {k} found, wanted 1 to {samples}")
@@ -255,9 +245,6 @@ def sign_flip_exact(differences: Sequence[int]) -> float:
     """Two-sided exact p of a sum of paired differences, each of which would have either sign alike (Fisher 1935).
 
     With differences of -1, 0 and 1 it is McNemar's exact test.
-
-    >>> sign_flip_exact([1, 1, 1, 1, 1, -1]) == mcnemar_exact(1, 5)
-    True
     """
     sizes = [abs(each) for each in differences if each]
     share = np.ones(1)  # of the 2^n choices of signs: entry i has the sum i less all sizes

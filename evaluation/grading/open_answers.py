@@ -69,11 +69,7 @@ _NO_ABSTENTION = re.compile(r"\bnot otherwise specified\b", re.IGNORECASE)  # a 
 
 
 def folded(text: str) -> str:
-    """The text with what lies beyond ASCII resolved: NFKC, plain dashes, named Greek letters, nothing invisible.
-
-    >>> folded("TNF‐α")
-    'TNF-alpha'
-    """
+    """The text with what lies beyond ASCII resolved: NFKC, plain dashes, named Greek letters, nothing invisible."""
     if text.isascii():
         return text
     plain = _POWER.sub("^", _FRACTION.sub(" ", _MICRO.sub("u", text)))
@@ -135,11 +131,7 @@ def same(answer: str, golds: Sequence[str]) -> bool:
 
 
 def token_f1(answer: str, golds: Sequence[str]) -> float:
-    """The best token F1 with a right answer, over words as multisets; 0 for an answer without words.
-
-    >>> round(token_f1("hereditary hemochromatosis", ["Hemochromatosis"]), 4)  # precision 1/2, recall 1
-    0.6667
-    """
+    """The best token F1 with a right answer, over words as multisets; 0 for an answer without words."""
     return max((_f1(*words) for gold in golds for words in _readings(answer, gold)), default=0.0)
 
 
@@ -153,9 +145,6 @@ def contains(answer: str, golds: Sequence[str], *, most_extra_words: int) -> boo
 
     A denial ("not gout") holds nothing, nor do several: "gout or lupus", "gout and lupus", "gout; lupus", two
     commas. The right answer's own commas and such are not counted.
-
-    >>> contains("hereditary hemochromatosis", ["Hemochromatosis"], most_extra_words=5)
-    True
     """
     return any(_holds(answer, gold, most_extra_words) for gold in golds)
 

@@ -108,11 +108,7 @@ _WORD_AFTER = re.compile(r"[ \t]+([a-z]+)\b")
 
 
 def stated(text: str, letters: str, options: Sequence[str]) -> str | None:
-    """The letter of the last statement that names one option.
-
-    >>> stated("It is not A. The answer is (B), as it is oral.", "ABCD", ())
-    'B'
-    """
+    """The letter of the last statement that names one option."""
     found = sorted(_statements(text, letters, options))
     return found[-1][1] if found else None
 
@@ -226,11 +222,7 @@ def species(text: str, letters: str, options: Sequence[str]) -> tuple[bool, str 
 
 
 def begins_a_name(letter: str, after: str) -> bool:
-    """Whether a letter is the beginning of a name, by the text after it.
-
-    >>> begins_a_name("B", " cells"), begins_a_name("C", "-reactive protein"), begins_a_name("B", " because it is oral")
-    (True, True, False)
-    """
+    """Whether a letter is the beginning of a name, by the text after it."""
     if re.match(r"\w|['’]\w|[-\u2010\u2011]\w", after, re.ASCII):
         return True
     word = _WORD_AFTER.match(after)

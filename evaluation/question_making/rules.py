@@ -57,11 +57,7 @@ class Source:
 
 
 def named(phrase: str) -> tuple[str, tuple[str, ...]]:
-    """A phrase without brackets, and the other name that the bracket gives, where it gives one.
-
-    >>> named("lentigo maligna melanoma (LMM)")
-    ('lentigo maligna melanoma', ('LMM',))
-    """
+    """A phrase without brackets, and the other name that the bracket gives, where it gives one."""
     plain = without_brackets(phrase)
     inner = re.findall(r"\(([^()]*)\)", phrase)
     other = re.sub(r"^(?:also called|also known as|or)\s+", "", inner[0]) if len(inner) == 1 else ""

@@ -139,11 +139,7 @@ def without_brackets(phrase: str) -> str:
 
 
 def is_term(phrase: str, *, longest: int = 7) -> bool:
-    """Whether it can be a name: 1 to `longest` words, none of them a verb, pronoun or other word that makes clauses.
-
-    >>> is_term("atrial fibrillation"), is_term("this condition"), is_term("what doctors call it")
-    (True, False, False)
-    """
+    """Whether it can be a name: 1 to `longest` words, none of them a verb, pronoun or other word that makes clauses."""
     words = words_of(phrase)
     if not 1 <= len(phrase.split()) <= longest or len(words) == 0:
         return False
@@ -168,9 +164,6 @@ _REMARK = re.compile(
 
 def cut_clause(clause: str) -> str:
     """The clause up to where a remark begins: ", which", "; ", ", but", ", although".
-
-    >>> cut_clause("affects the lungs, which makes breathing hard")
-    'affects the lungs'
 
     It is empty where the rest cannot be left out.
     """

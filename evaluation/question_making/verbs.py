@@ -42,11 +42,7 @@ PARTICIPLES = (
 
 
 def begins_with_verb(clause: str, *, plural: bool) -> bool:
-    """Whether a clause begins with a finite verb of that number, after adverbs at most.
-
-    >>> begins_with_verb("usually affects the skin", plural=False), begins_with_verb("doctors use", plural=False)
-    (True, False)
-    """
+    """Whether a clause begins with a finite verb of that number, after adverbs at most."""
     words = [word for word in clause.lower().split() if word not in ADVERBS]
     if not words:
         return False

@@ -80,21 +80,13 @@ def _material(text: str) -> str:
 
 
 def read_met(reply: str) -> bool | None:
-    """The last verdict on a criterion in a reply, None where there is none.
-
-    >>> read_met('{"explanation": "It says so.", "criteria_met": false}')
-    False
-    """
+    """The last verdict on a criterion in a reply, None where there is none."""
     found = _last(reply, "criteria_met", _MET)
     return found if isinstance(found, bool) else {"true": True, "false": False}.get(str(found).lower())
 
 
 def read_choice(reply: str, *, swapped: bool) -> Choice | None:
-    """The last choice in a reply, as the file orders the answers; None where there is none.
-
-    >>> read_choice('{"better": "first"}', swapped=True)
-    'b'
-    """
+    """The last choice in a reply, as the file orders the answers; None where there is none."""
     choices: dict[str, Choice] = {"first": "b" if swapped else "a", "second": "a" if swapped else "b", "tie": "tie"}
     return choices.get(str(_last(reply, "better", _BETTER)).lower())
 
