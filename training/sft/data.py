@@ -65,11 +65,7 @@ class LeftOut(StrEnum):
 
 
 def in_words(left_out: Mapping[LeftOut, int]) -> str:
-    """Counts by reason, in the order of reasons.
-
-    >>> in_words({LeftOut.CITATION: 0, LeftOut.NO_ANSWER: 2, LeftOut.WRONG: 1})
-    '1 answer wrong, 2 end without an answer'
-    """
+    """Counts by reason, in the order of reasons."""
     said = (f"{left_out[reason]} {reason}" for reason in LeftOut if left_out.get(reason))
     return ", ".join(said) or "none"
 
@@ -180,9 +176,6 @@ def num_held_out(held_out: float, count: int) -> int:
 
     Raises:
         ConfigError: `held_out` is neither.
-
-    >>> num_held_out(0.05, 119), num_held_out(20, 119)
-    (5, 20)
     """
     if not (math.isfinite(held_out) and (0 <= held_out < 1 or (held_out >= 1 and held_out == int(held_out)))):
         raise ConfigError(

@@ -57,11 +57,7 @@ _UNBOUNDED = 1_000_000  # tokens
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text that say something, as they are written, each once.
-
-    >>> words_of("What is the first-line drug for Crohn's disease?")
-    ['first-line', 'drug', "Crohn's", 'disease']
-    """
+    """The words of a text that say something, as they are written, each once."""
     found = {word.lower(): word for word in reversed(_WORD.findall(text)) if word.lower() not in _SAYS_NOTHING}
     return list(reversed(found.values()))
 
@@ -123,9 +119,6 @@ def first_query(question: str, rarity: Rarity) -> str:
     """The words of a question, of a long one the rarest among all questions; the text where it has none.
 
     A question that describes a thing to be found first gives the words of the description.
-
-    >>> first_query("Which drug treats the disease caused by V. cholerae?", Rarity())
-    'caused V cholerae'
     """
     described = _DESCRIPTION.search(question)
     words = (described and words_of(described[1])) or words_of(question)
@@ -151,9 +144,6 @@ def next_query(question: str, bridge: str, passage: str) -> str:
     """A bridge, and what the question asks besides that the passage does not tell.
 
     A description, from "the disease" up to its last word that the passage tells, gives way to the bridge whole.
-
-    >>> next_query("How is the disease with a positive Elek test treated?", "diphtheria", "An Elek test finds it.")
-    'diphtheria treated'
     """
     words, known = words_of(question), stems(passage)
     told = [at for at, word in enumerate(words) if (found := stems(word)) and found <= known]
