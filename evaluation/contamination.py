@@ -79,12 +79,12 @@ def contamination(
     return Contamination(len(tests), texts_met, ordered)
 
 
-def ngrams(text: str, size: int = NGRAM) -> set[tuple[str, ...]]:
+def ngrams(text: str) -> set[tuple[str, ...]]:
     """The word n-grams of a text in lower case. A shorter text is one gram, and one without words has none."""
     words = _WORD.findall(text.lower())
     if not words:
         return set()
-    size = min(size, len(words))
+    size = min(NGRAM, len(words))
     return {tuple(words[start : start + size]) for start in range(len(words) - size + 1)}
 
 

@@ -47,11 +47,6 @@ SEARCH_MODES = (*EVIDENCE_MODES, Mode.WITHOUT_EVIDENCE, Mode.INJECTED)  # modes 
 _UNCHANGED = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.WITHOUT_EVIDENCE, Mode.INJECTED)
 
 
-def modes_named(names: str | Sequence[str]) -> tuple[Mode, ...]:
-    """One mode or several, by name."""
-    return tuple(map(Mode, [names] if isinstance(names, str) else names))
-
-
 def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
     """The agent of a mode. `corpus` is what unrelated passages are drawn from.
 

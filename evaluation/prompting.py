@@ -54,15 +54,8 @@ def with_prompting(
         raise InputError(
             f"--prompting {way}: found an endpoint, wanted hf:MODEL: endpoints tell no likelihoods of options."
         )
-    by, shown = "letters" if way == "likelihood" else "texts", tuple(examples)
-    return LikelihoodAgent(
-        agent.policy,
-        agent.retriever,
-        LikelihoodProtocol(by=by, examples=shown),  # type: ignore[arg-type]
-        agent.limits,
-        agent.top_k,
-        agent.search_stats,
-    )
+    protocol = LikelihoodProtocol(by="letters" if way == "likelihood" else "texts", examples=tuple(examples))
+    return LikelihoodAgent(agent.policy, agent.retriever, protocol, agent.limits, agent.top_k, agent.search_stats)
 
 
 def solved_examples(source: BenchmarkSource, questions: Sequence[Question], shots: int, path: str) -> list[Question]:

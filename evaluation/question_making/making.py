@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from medagent.errors import InputError
@@ -74,11 +73,11 @@ def count_index(
     index: HybridRetriever, statistics: CorpusStatistics, progress: Progress = lambda stage, done, total: None
 ) -> None:
     """Fill the statistics from an index's passages."""
-    passages, total = iter(index.passages), len(index.passages)
-    while batch := list(islice(passages, BATCH)):
-        for passage in batch:
-            statistics.add(passage)
-        progress("counting", statistics.passages, total)
+    total = len(index.passages)
+    for passage in index.passages:
+        statistics.add(passage)
+        if statistics.passages % BATCH == 0 or statistics.passages == total:
+            progress("counting", statistics.passages, total)
 
 
 def find_candidates(

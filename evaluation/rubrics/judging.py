@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from medagent.agent import rollout_seed
 from medagent.errors import ConfigError, InputError
 from medagent.evaluation.answer_folder import JsonLog, begin
 from medagent.evaluation.grading.reasoning_text import without_reasoning
 from medagent.evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, pair_prompt, read_choice, read_met
-from medagent.evaluation.rubrics.responder import Asked, Responder, ask_all
-from medagent.evaluation.rubrics.rows import Case, Choice, Labelled, Pair, read_rubric_rows
+from medagent.evaluation.rubrics.responder import Responder
+from medagent.evaluation.rubrics.rows import Case, Choice, Labelled, Message, Pair, read_rubric_rows
 from medagent.evaluation.rubrics.scores import Agreement, Preference, agreement, preference, rubric_scores
 from medagent.evaluation.statistics import Estimate
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder
 
 V = TypeVar("V")
+Asked = tuple[str, Sequence[Message]]  # a name, and the conversation
 AGAIN_TEMPERATURE = 0.7  # of a verdict that is asked for again: greedy, it would be the same
 
 
@@ -94,7 +96,7 @@ def judge_file(
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit: found {limit}, wanted 1 or more.")
-    rows: list[Any] = read_rubric_rows(path)[:limit]
+    rows = read_rubric_rows(path)[:limit]
     replying = None
     if isinstance(rows[0], Case):
         if agent is None:
@@ -153,26 +155,30 @@ class _Asking:
     def _ask(
         self, log: ReplyLog, responder: Responder, asked: Sequence[Asked], what: str, tokens: int, temperature: float
     ) -> None:
-        left = [each for each in asked if each[0] not in log.replies]
-        done = len(asked) - len(left)
+        settings, left = self.settings, [each for each in asked if each[0] not in log.replies]
+        done, waiting = len(asked) - len(left), iter(left)
 
-        def keep(name: str, reply: str) -> None:
+        async def work() -> None:
             nonlocal done
-            log.append(name, reply)
-            done += 1
-            self.on_progress(what, done, len(asked))
+            for name, messages in waiting:
+                seed = rollout_seed(settings.seed, iteration=-1, question_id=name, sample=0) % 2**31
+                reply = await responder.reply(messages, seed=seed, temperature=temperature, max_tokens=tokens)
+                log.append(name, reply)
+                done += 1
+                self.on_progress(what, done, len(asked))
 
-        settings = self.settings
+        async def run() -> None:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(settings.concurrency, len(left))):
+                        group.create_task(work())
+            except* Exception as failures:
+                raise failures.exceptions[0] from None
+            finally:
+                await responder.agent.policy.disconnect()
+
         if left:
-            ask_all(
-                responder,
-                left,
-                seed=lambda name: rollout_seed(settings.seed, iteration=-1, question_id=name, sample=0) % 2**31,
-                temperature=temperature,
-                max_tokens=tokens,
-                concurrency=settings.concurrency,
-                on_reply=keep,
-            )
+            asyncio.run(run())
 
 
 def _judge_cases(cases: Sequence[Case], ask: _Asking, judge: Responder, responder: Responder) -> RubricReport:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +19,6 @@ from medagent.protocol import Piece, encode
 from medagent.types import Question
 
 DAY = "2025-01-01"  # which templates that print a date are told
-Asked = tuple[str, Sequence[Message]]  # a name, and the conversation
 
 
 @dataclass(frozen=True)
@@ -83,35 +81,3 @@ def template_pieces(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Messa
 def as_text(messages: Sequence[Message]) -> str:
     """The conversation as one text, each turn under its role."""
     return "\n\n".join(f"{message['role']}: {message['content']}" for message in messages)
-
-
-def ask_all(
-    responder: Responder,
-    asked: Sequence[Asked],
-    *,
-    seed: Callable[[str], int],
-    temperature: float,
-    max_tokens: int,
-    concurrency: int,
-    on_reply: Callable[[str, str], None],
-) -> None:
-    """Ask all, `concurrency` at once; `on_reply` is called with the name and the reply as each comes."""
-
-    async def run() -> None:
-        waiting = iter(asked)
-
-        async def work() -> None:
-            for name, messages in waiting:
-                said = await responder.reply(messages, seed=seed(name), temperature=temperature, max_tokens=max_tokens)
-                on_reply(name, said)
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(concurrency, len(asked))):
-                    group.create_task(work())
-        except* Exception as failures:
-            raise failures.exceptions[0] from None
-        finally:
-            await responder.agent.policy.disconnect()
-
-    asyncio.run(run())

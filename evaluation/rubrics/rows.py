@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks.rows import Row, read_rows, text_field
@@ -69,12 +69,8 @@ class Pair:
     choices: tuple[Choice, ...] = ()
 
 
-Rows = list[Case] | list[Labelled] | list[Pair]
-R = TypeVar("R", Case, Labelled, Pair)
-
-
-def read_rubric_rows(path: Path) -> Rows:
-    """The rows of JSON lines; what they are shows in their fields.
+def read_rubric_rows(path: Path) -> list[Any]:
+    """The rows of JSON lines as `Case`, `Labelled` or `Pair`; what they are shows in their fields.
 
     `rubrics` beside `prompt`: cases. `rubric`, `completion` and `binary_labels`: labels. `answer_a` and `answer_b`
     beside `question`: pairs, with `choice` or a list `choices` of "strongly_a" to "strongly_b", or "a", "tie", "b".
@@ -86,26 +82,21 @@ def read_rubric_rows(path: Path) -> Rows:
     if not rows:
         raise InputError(f"{path}: holds no row, wanted JSON lines with rubrics, binary_labels or answer_a.")
     first = rows[0].data
-    if "rubrics" in first:
-        return _unique(path, [_case(row) for row in rows])
-    if "binary_labels" in first:
-        return _unique(path, [_labelled(row, number) for number, row in enumerate(rows)])
-    if "answer_a" in first:
-        return _unique(path, [_pair(row, number) for number, row in enumerate(rows)])
-    raise InputError(
-        f"{rows[0].where}: found the fields {sorted(first)}, wanted 'rubrics' (cases), 'binary_labels' (labels) or "
-        "'answer_a' (pairs)."
-    )
-
-
-def _unique(path: Path, rows: list[R]) -> list[R]:
-    repeated = [name for name, count in Counter(row.id for row in rows).items() if count > 1]
+    kinds = {"rubrics": _case, "binary_labels": _labelled, "answer_a": _pair}
+    read = next((read for name, read in kinds.items() if name in first), None)
+    if read is None:
+        raise InputError(
+            f"{rows[0].where}: found the fields {sorted(first)}, wanted 'rubrics' (cases), 'binary_labels' (labels) or "
+            "'answer_a' (pairs)."
+        )
+    found: list[Any] = [read(row, number) for number, row in enumerate(rows)]
+    repeated = [name for name, count in Counter(row.id for row in found).items() if count > 1]
     if repeated:
         raise InputError(f"{path}: the id {repeated[0]!r} occurs twice. Give each row its own.")
-    return rows
+    return found
 
 
-def _case(row: Row) -> Case:
+def _case(row: Row, _: int) -> Case:
     found = row.data.get("rubrics")
     if not isinstance(found, list) or not found:
         raise InputError(f"{row.where}: found rubrics {found!r}, wanted a list of criteria.")
