@@ -15,7 +15,6 @@ from medagent.engines.in_process import InProcessEngine
 from medagent.engines.ray import RayEngine
 from medagent.engines.servers import ServersEngine
 from medagent.engines.vllm import VllmEngine
-from medagent.models.causal_lm import plain_attention
 from medagent.models.merging import Form, MergeLoss
 from medagent.policies.turn_ends import end_token_ids
 from medagent.training.module import AgentModule
@@ -41,7 +40,7 @@ class ModuleWeights(PolicyWeights):
         self.four_bit = module.execution.quantise != "none"
         self.lora_rank, self.lora_scaling = module.policy_lora.rank, module.policy_lora.alpha / module.policy_lora.rank
         routers = self._base.routers
-        self.sharded, self.has_experts = self._base.sharded, routers is not None
+        self.has_experts = routers is not None
         self.routing = routers.shape if routers is not None and module.routing_replay == "r3" else None
         self.config = self._base.peft.config
         self.end_ids = end_token_ids(module.tokenizer, self._base.peft)
@@ -59,7 +58,7 @@ class ModuleWeights(PolicyWeights):
             model.gradient_checkpointing_disable()
         execution = self._module.execution
         if execution.attention == "flash_attention_2" or execution.shared_prefixes:
-            model.set_attn_implementation(plain_attention(model))
+            model.set_attn_implementation("sdpa")
         torch.nn.Module.to(model, self._module.device).eval()
         return model
 

@@ -26,7 +26,6 @@ class PolicyWeights(ABC):
     four_bit: bool  # whether the trainer's base is quantised
     lora_rank: int
     lora_scaling: float
-    sharded: bool  # whether no rank holds the whole base
     has_experts: bool  # whether the base is a mixture of experts
     routing: RoutingShape | None  # of the experts to record; None where none are recorded
     config: PretrainedConfig

@@ -48,13 +48,17 @@ class InProcessEngine(Engine):
 
     def start(self, weights: PolicyWeights, setup: EngineSetup) -> None:
         """See `Engine.start`: refuses a base that is sharded."""
-        _refuse(setup.sharded)
+        if setup.sharded:
+            raise ConfigError(
+                "engine in_process: keeps a whole copy of the base on each rank, which ShardedBase is to avoid. "
+                "Take medagent.training.engines.ServersEngine as data.engine, or VllmEngine with GPUs of its own for "
+                "every rank, or trainer.strategy ddp."
+            )
         self._probe_ids = setup.probe_ids
         self._check = WeightSyncCheck(weights.dtype)
 
     def sync_weights(self, weights: PolicyWeights, *, version: int) -> HFPolicy:
         """See `Engine.sync_weights`."""
-        _refuse(weights.sharded)
         form = self.weight_sync
         if form == "auto":
             form = form_for(weights.dtype, quantised=weights.four_bit)
@@ -86,12 +90,3 @@ class InProcessEngine(Engine):
     def close(self) -> None:
         """See `Engine.close`: drops the copy, as a second run of this engine may have another base."""
         self._policy = None
-
-
-def _refuse(sharded: bool) -> None:
-    if sharded:
-        raise ConfigError(
-            "engine in_process: keeps a whole copy of the base on each rank, which ShardedBase is to avoid. "
-            "Take medagent.training.engines.ServersEngine as data.engine, or VllmEngine with GPUs of its own for every "
-            "rank, or trainer.strategy ddp."
-        )

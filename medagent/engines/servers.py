@@ -98,12 +98,6 @@ class ServersEngine(Engine):
                     f"{server.where}: serves {', '.join(served) or 'nothing'}, wanted {self._model!r}. Start it with "
                     "--served-model-name, or correct model."
                 )
-            if weights.routing is not None and not server.api.returns_experts(list(setup.probe_ids), model=self._model):
-                raise ConfigError(
-                    f"{server.where}: returns no experts, wanted those that it chose, for model.routing_replay r3. "
-                    "Start vLLM 0.32 with --enable-return-routed-experts --enable-prefix-caching and "
-                    "VLLM_USE_V2_MODEL_RUNNER=1, or set model.routing_replay to r2."
-                )
             self._servers.append(server)
 
     def sync_weights(self, weights: PolicyWeights, *, version: int) -> CompletionPolicy:

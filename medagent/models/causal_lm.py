@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import warnings
 from pathlib import Path
 from typing import cast
 
@@ -50,13 +48,12 @@ def load_causal_lm(
 
     `name` is one of those of `medagent.models.base_models.model_path`.
 
-    `attention` is transformers' name of an implementation. A model that caps its attention's scores is read in "eager"
-    instead of "sdpa", which leaves caps out. A warning says so. `four_bit` keeps the weights of linear layers in NF4
-    and computes with them in `dtype`. It needs bitsandbytes.
+    `attention` is transformers' name of an implementation. `four_bit` keeps the weights of linear layers in NF4 and
+    computes with them in `dtype`. It needs bitsandbytes.
 
     Raises:
         ConfigError: it cannot be loaded, or is an adapter; or its tokenizer's padding or end lies outside its table.
-        PolicyError: its scores are not the plain projection of its hidden states.
+        PolicyError: its scores are not the plain projection of its hidden states, or its attention caps scores.
     """
     torch_dtype = getattr(torch, dtype, None)
     if not isinstance(torch_dtype, torch.dtype):
@@ -72,28 +69,17 @@ def load_causal_lm(
             attn_implementation=attention,
             **({"quantization_config": _four_bits(torch_dtype), "device_map": device} if four_bit else {}),
         )
-    except ImportError as error:
+    except (ImportError, OSError, ValueError) as error:
         raise ConfigError(
-            f"base model {name!r}: needs a package that is not installed ({error}). Install it, or choose another "
-            "attention or quantise."
-        ) from error
-    except (OSError, ValueError, json.JSONDecodeError) as error:
-        if "attn_implementation" in str(error):
-            raise ConfigError(
-                f"base model {name!r}: does not support the attention {attention!r} ({error}). Take another as "
-                "model.execution.attention, such as eager."
-            ) from error
-        raise ConfigError(
-            f"base model {name!r}: cannot be loaded ({error}). Give 'starter', 'smollm2', a folder made by "
-            "save_pretrained, a .gguf file, or a hub name (which needs a network or a filled cache)."
+            f"base model {name!r}: cannot be loaded with the attention {attention!r} ({error}). Give 'starter', "
+            "'smollm2', a folder made by save_pretrained, a .gguf file, or a hub name (which needs a network or a "
+            "filled cache). Install a package that is named here, or set model.execution.attention to eager."
         ) from error
     if model._hf_peft_config_loaded:  # a hub name whose repository is an adapter
-        bases = [str(config.base_model_name_or_path) for config in model.peft_config.values()]
-        raise _adapter_error(name, f"a LoRA adapter of {', '.join(bases)}")
+        raise _adapter_error(name, "a LoRA adapter")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     _check_ids(name, model, tokenizer)
-    _take_capped_attention(model)
     if four_bit:
         _keep_differentiable(model)
     (model if four_bit else torch.nn.Module.to(model, device)).eval()
@@ -120,24 +106,6 @@ def _check_ids(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizer
             )
 
 
-def _take_capped_attention(model: PreTrainedModel) -> None:
-    """Read a model that caps its attention's scores, such as Gemma 2, with an attention that does."""
-    config = model.config.get_text_config(decoder=True)
-    cap = config.to_dict().get("attn_logit_softcapping")
-    if cap and config._attn_implementation == "sdpa":
-        model.set_attn_implementation(plain_attention(model))
-        warnings.warn(
-            f"{type(model).__name__}: it caps its attention's scores at {cap} (attn_logit_softcapping), which the "
-            "attention sdpa leaves out. It is read in eager attention.",
-            stacklevel=3,
-        )
-
-
-def plain_attention(model: PreTrainedModel) -> str:
-    """The attention that takes a mask of one's own and leaves nothing out: sdpa, or eager where scores are capped."""
-    return "eager" if model.config.get_text_config(decoder=True).to_dict().get("attn_logit_softcapping") else "sdpa"
-
-
 def refuse_unmerged(name: str) -> None:
     """Refuse to start from an agent's folder whose adapter is not merged into the weights: it would be left out.
 
@@ -152,19 +120,9 @@ def refuse_unmerged(name: str) -> None:
 def _refuse_adapter(name: str, folder: Path) -> None:
     """Refuse what transformers would take for its base, or load with the adapter as layers of its own."""
     if (folder / ADAPTER_FILE).exists():
-        adapter = _settings(folder / ADAPTER_FILE)
-        raise _adapter_error(name, f"a LoRA adapter of {adapter.get('base_model_name_or_path')!r} ({ADAPTER_FILE})")
+        raise _adapter_error(name, f"a LoRA adapter ({ADAPTER_FILE})")
     if (folder / "agent.json").exists() and not (folder / "config.json").exists():
-        agent = _settings(folder / "agent.json")
-        raise _adapter_error(name, f"an agent of the base {agent.get('base_model')!r} without its weights (agent.json)")
-
-
-def _settings(path: Path) -> dict[str, object]:
-    try:
-        row = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path}: damaged ({error}). Save it again.") from error
-    return row if isinstance(row, dict) else {}
+        raise _adapter_error(name, "an agent without the weights of its base (agent.json)")
 
 
 def _adapter_error(name: str, found: str) -> ConfigError:
@@ -231,12 +189,13 @@ def beside_decoder(model: PreTrainedModel) -> str | None:
 @torch.no_grad()
 def check_projection(model: PreTrainedModel) -> None:
     """Refuse a model whose scores are not the plain projection of its hidden states, such as soft-capped ones."""
-    cap = model.config.get_text_config(decoder=True).to_dict().get("final_logit_softcapping")
-    if cap:  # small scores are hardly capped, so measuring may not tell
-        raise PolicyError(
-            f"{type(model).__name__}: it caps its scores at {cap} (final_logit_softcapping), which is not supported. "
-            "Choose another model."
-        )
+    settings = model.config.get_text_config(decoder=True).to_dict()
+    for cap in ("final_logit_softcapping", "attn_logit_softcapping"):
+        if settings.get(cap):  # small scores are hardly capped, so measuring may not tell; sdpa leaves the second out
+            raise PolicyError(
+                f"{type(model).__name__}: it caps its scores at {settings[cap]} ({cap}), which is not supported. "
+                "Choose another model."
+            )
     ids = torch.arange(4, device=model.device).unsqueeze(0)
     try:
         whole = model(input_ids=ids).logits.float()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import time
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
@@ -119,14 +116,6 @@ def status_of(answer: httpx.Response) -> int:
 
 
 def _retry_after_s(answer: httpx.Response) -> float | None:
-    """Seconds that an answer asks to wait, None where it names none that can be read."""
-    try:
-        if "retry-after-ms" in answer.headers:
-            told_s = float(answer.headers["retry-after-ms"]) / 1000
-            return max(0.0, told_s) if math.isfinite(told_s) else None
-        said = answer.headers.get("retry-after", "")
-        if said.replace(".", "", 1).isdecimal():
-            return float(said)
-        return max(0.0, parsedate_to_datetime(said).timestamp() - time.time()) if said else None
-    except ValueError:
-        return None
+    """Seconds that an answer asks to wait, None where it names no number of them."""
+    said = answer.headers.get("retry-after", "")
+    return float(said) if said.replace(".", "", 1).isdecimal() else None

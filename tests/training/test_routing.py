@@ -16,7 +16,7 @@ from medagent.routing import no_record
 from medagent.routing_record import RoutingRecord
 from medagent.training.batching import pack_rows
 from medagent.training.compatibility import check_engine
-from medagent.training.engines import InProcessEngine, ModuleWeights, RayEngine, ServersEngine, VllmEngine
+from medagent.training.engines import InProcessEngine, ModuleWeights, RayEngine, VllmEngine
 from medagent.training.execution import Execution
 from medagent.training.experience import Experience, tensorize
 from medagent.training.lora import LoraSettings
@@ -24,10 +24,9 @@ from medagent.training.module import AgentModule
 from medagent.training.prefixes import PrefixTree
 from medagent.training.rollouts.stale_rollouts import read_rollouts, write_rollouts
 from medagent.types import Rollout
-from tests.fake_vllm import FakeVllm
 from tests.mixtures import FAMILIES, dialogues, make_mixture
 from tests.training.mixtures import made, prepared
-from tests.training.support import perturb, setup_of
+from tests.training.support import perturb
 
 QUESTIONS = StarterBenchmark("train", limit_per_kind=2).questions()
 WAYS = {
@@ -205,17 +204,3 @@ def test_r3_needs_an_engine_that_records() -> None:
         check_engine(ray, routing_replay="r3", quantise="none", overlap=False)
     for replay, engine in (("r2", ray), ("none", ray), ("r3", InProcessEngine()), ("r3", VllmEngine())):
         check_engine(engine, routing_replay=replay, quantise="none", overlap=False)
-
-
-def test_a_server_without_the_flag_is_refused_before_any_rollout(small: Path, tmp_path: Path) -> None:
-    server, module = FakeVllm(), made(small)
-    try:
-        engine = ServersEngine([server.url], "base", str(tmp_path), retries=0)
-        check_engine(engine, routing_replay="r3", quantise="none", overlap=False)
-        server.complete = lambda body: {"token_ids": [1]}
-        with pytest.raises(ConfigError, match=r"returns no experts.*--enable-return-routed-experts"):
-            engine.start(ModuleWeights(module), setup_of(module, tmp_path))
-        server.complete = lambda body: {"token_ids": [1], "routed_experts": "an array"}
-        engine.start(ModuleWeights(module), setup_of(module, tmp_path))
-    finally:
-        server.close()

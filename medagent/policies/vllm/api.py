@@ -56,11 +56,6 @@ class VllmApi:
         rows = self.call("v1/completions", body)["choices"][0]["prompt_logprobs"][1:]
         return [float(row[str(token)]["logprob"]) for row, token in zip(rows, token_ids[1:], strict=True)]
 
-    def returns_experts(self, token_ids: list[int], *, model: str) -> bool:
-        """Whether completions come with the experts that were chosen."""
-        body = {"model": model, "prompt": token_ids, "max_tokens": 1}
-        return bool(self.call("v1/completions", body)["choices"][0].get("routed_experts"))
-
     def call(self, path: str, body: object = None, *, get: bool = False) -> Any:
         """Send one request. Returns the answer's JSON, or None where it has none.
 

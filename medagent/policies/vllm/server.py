@@ -30,7 +30,6 @@ from medagent.policies.vllm.api import VllmApi
 
 MODEL = "policy"  # name under which the base is served
 LAUNCHER = ("TORCHELASTIC_", "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_")
-LONGEST_SOCKET = 107
 HAS_TRITON = torch.cuda.is_available()  # so experts are returned, and LoRA goes beside experts
 SECOND_RUNNER = {"VLLM_USE_V2_MODEL_RUNNER": "1"}
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -83,12 +82,6 @@ class VllmServer:
         lora_room = _lora_room(lora_rank) if lora_rank else 0
         self._folder = tempfile.TemporaryDirectory(prefix="medagent-vllm-")
         self.socket = str(Path(self._folder.name) / "socket")
-        if len(self.socket.encode()) > LONGEST_SOCKET:
-            self._folder.cleanup()
-            raise ConfigError(
-                f"engine vllm: the socket's path {self.socket} is longer than {LONGEST_SOCKET} bytes. Set TMPDIR to "
-                "a shorter folder."
-            )
         self.log = log or Path(self._folder.name) / "vllm.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._http = httpx.Client(

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM
 
 from medagent.agent_folder import load_agent, open_agent
 from medagent.agent_spec import read_spec, write_spec
 from medagent.errors import ConfigError, PolicyError
 from medagent.export import export_merged
 from medagent.models.base_models import STARTER, model_path
-from medagent.models.causal_lm import check_projection, load_causal_lm, plain_attention
+from medagent.models.causal_lm import check_projection, load_causal_lm
 from medagent.training.module import AgentModule
 from tests.medagent.policies.support import SMALL, tiny_model
 
@@ -61,8 +59,7 @@ def loaded(name: str, index: Path) -> object:
 
 @pytest.mark.parametrize("way", [opened, trained, loaded])
 def test_an_adapter_is_no_base_model(way, taught, tmp_path: Path, index_folder: Path) -> None:
-    found = f"found a LoRA adapter of '{model_path(STARTER)}'.*medagent export"
-    with pytest.raises(ConfigError, match=found):
+    with pytest.raises(ConfigError, match="found a LoRA adapter.*medagent export"):
         way(str(tmp_path / "lora"), index_folder)
 
 
@@ -105,24 +102,15 @@ def test_an_adapter_inside_a_whole_models_folder_is_refused(taught, tmp_path: Pa
     """transformers would load its layers into the model."""
     shutil.copytree(model_path(STARTER), tmp_path / "whole")
     shutil.copytree(tmp_path / "lora", tmp_path / "whole", dirs_exist_ok=True)
-    with pytest.raises(ConfigError, match="a LoRA adapter of"):
+    with pytest.raises(ConfigError, match="a LoRA adapter"):
         load_causal_lm(str(tmp_path / "whole"))
 
 
 def test_an_adapter_that_shows_only_when_it_is_loaded_is_refused(taught, tmp_path: Path, monkeypatch) -> None:
     """So it is with a hub name: no folder to look into."""
     monkeypatch.setattr("medagent.models.causal_lm._refuse_adapter", lambda name, folder: None)
-    with pytest.raises(ConfigError, match=f"a LoRA adapter of {model_path(STARTER)}"):
+    with pytest.raises(ConfigError, match="a LoRA adapter"):
         load_causal_lm(str(tmp_path / "lora"))
-
-
-def test_a_damaged_adapter_says_so(tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"adapter_config\.json: damaged"):
-        load_causal_lm(str(tmp_path))
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
-    with pytest.raises(ConfigError, match="a LoRA adapter of None"):
-        load_causal_lm(str(tmp_path))
 
 
 @pytest.mark.parametrize("scale", [0.5, 0.99, 16.0])
@@ -132,24 +120,6 @@ def test_scaled_scores_are_refused_however_small_they_are(scale: float, spread: 
     check_projection(tiny_model("granite", len(tokenizer), **settings, logits_scaling=1.0))
     with pytest.raises(PolicyError, match="caps or scales"):
         check_projection(tiny_model("granite", len(tokenizer), **settings, logits_scaling=scale))
-
-
-CAPPED = {**SMALL, "sliding_window": 8, "final_logit_softcapping": None, "attn_logit_softcapping": 0.5}
-
-
-def test_capped_attention_is_read_in_an_attention_that_caps(tokenizer, tmp_path: Path) -> None:
-    tiny_model("gemma2", len(tokenizer), **CAPPED).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    with pytest.warns(UserWarning, match=r"at 0.5 \(attn_logit_softcapping\).*sdpa leaves out.*eager"):
-        taken, _ = load_causal_lm(str(tmp_path))
-    eager, _ = load_causal_lm(str(tmp_path), attention="eager")
-    plain = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="sdpa")
-    with torch.no_grad():
-        wanted, uncapped = eager(PROBE).logits, plain(PROBE).logits
-        torch.testing.assert_close(taken(PROBE).logits, wanted)
-    assert float((uncapped - wanted).abs().max()) > 1e-3, "the cap does nothing here"
-    assert plain_attention(taken) == "eager"
-    assert plain_attention(tiny_model("gemma2", 64, **{**CAPPED, "attn_logit_softcapping": None})) == "sdpa"
 
 
 @pytest.mark.parametrize(
@@ -180,4 +150,7 @@ def test_capped_scores_are_refused_where_the_cap_does_not_show_yet(tokenizer) ->
     settings = {**SMALL, "initializer_range": 0.002, "sliding_window": 8}
     with pytest.raises(PolicyError, match=r"caps its scores at 30.0"):
         check_projection(tiny_model("gemma2", len(tokenizer), **settings))
-    check_projection(tiny_model("gemma2", len(tokenizer), **settings, final_logit_softcapping=None))
+    with pytest.raises(PolicyError, match=r"caps its scores at 50.0 \(attn_logit_softcapping\)"):
+        check_projection(tiny_model("gemma2", len(tokenizer), **settings, final_logit_softcapping=None))
+    plain = {"final_logit_softcapping": None, "attn_logit_softcapping": None}
+    check_projection(tiny_model("gemma2", len(tokenizer), **settings, **plain))

