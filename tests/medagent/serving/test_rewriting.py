@@ -164,7 +164,17 @@ def test_an_agent_with_a_chat_template_rewrites_by_itself() -> None:
 FIRST = "What is the first-line drug for trachoma?"
 
 
+ALONE = (
+    "What causes gout?; Is it safe to take ibuprofen in pregnancy?; "
+    "What is the drug for the disease whose sign is Koplik spots?; Thanks!; What is psoriasis?; Can I eat cheese?; "
+    "Are you sure?; I have chest pain and can't breathe; What is lupus and how is it diagnosed?; "
+    "My mother has lupus. Is it inherited?; What is IT band syndrome?; Can I take ibuprofen with it?; "
+    "No, I meant pseudogout"
+).split("; ")
+
+
 def test_a_follow_up_is_completed() -> None:
+    assert not [question for question in ALONE if standing_alone([FIRST, question]) != question]
     for following, whole in [
         ("How is it confirmed?", "How is trachoma confirmed?"),
         ("And its classic sign?", "What is the classic sign of trachoma?"),
@@ -174,20 +184,6 @@ def test_a_follow_up_is_completed() -> None:
         ("And for gout?", "What is the first-line drug for gout?"),
         ("What about hepatitis A?", "What is the first-line drug for hepatitis A?"),
         ("Does it cause blindness?", "Does trachoma cause blindness?"),
-        # these stand alone
-        ("What causes gout?", "What causes gout?"),
-        ("Is it safe to take ibuprofen in pregnancy?", "Is it safe to take ibuprofen in pregnancy?"),
-        ("What is the drug for the disease whose sign is Koplik spots?",) * 2,
-        ("Thanks!", "Thanks!"),
-        ("What is psoriasis?",) * 2,
-        ("Can I eat cheese?",) * 2,
-        ("Are you sure?",) * 2,
-        ("I have chest pain and can't breathe",) * 2,
-        ("What is lupus and how is it diagnosed?",) * 2,
-        ("My mother has lupus. Is it inherited?",) * 2,
-        ("What is IT band syndrome?",) * 2,
-        ("Can I take ibuprofen with it?",) * 2,
-        ("No, I meant pseudogout",) * 2,
         # whom it concerns is added
         ("In children?", "What is the first-line drug for trachoma in children?"),
         ("And in pregnancy?", "What is the first-line drug for trachoma in pregnancy?"),
@@ -204,13 +200,10 @@ def test_what_replaces_what() -> None:
     assert standing_alone([both, "What about paracetamol?"]) == "What about paracetamol?", "of which, nobody knows"
 
 
-def test_a_question_cannot_grow_without_bound() -> None:
+def test_a_question_cannot_grow_without_bound_and_a_chain_goes_back() -> None:
     asked = ["gout " * 1_600, *["b1 b1 b1 b1 b1 b1 b1"] * 11]
     assert len(standing_alone(asked)) <= 8_000
     assert len(standing_alone(["gout " * 1_600, "b" * 7_900])) <= 8_000
-
-
-def test_a_chain_goes_back_to_the_last_subject() -> None:
     asked = [FIRST, "And for gout?", "What causes it?", "How is it inherited?"]
     assert standing_alone(asked) == "How is gout inherited?"
     assert standing_alone(["How is it treated?"]) == "How is it treated?", "there is nothing to take it from"
