@@ -88,8 +88,8 @@ def _completed(before: str, about: str, question: str) -> str:
         if not earlier & set(own) and not (own and _IDLE_IT.search(question)):
             return _with_subject(question, about)
     if not own and asked_for(question):
-        plain = question.strip().rstrip("?!. ")
-        return _as_question(f"{plain} {_preposition(plain)} {about}?")
+        stem = question.strip().rstrip("?!. ")
+        return _as_question(f"{stem} {_preposition(stem)} {about}?")
     name = _PREPOSITION.sub("", fragment, count=1)
     alone = not _SEVERAL.search(about) or _DESCRIBED.search(before)
     led = _LED.match(question) or (len(name.split()) <= 3 and question.rstrip().endswith("?"))

@@ -10,8 +10,9 @@ import asyncio
 import logging
 import re
 import unicodedata
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -42,7 +43,7 @@ _CONTROL = frozenset({"Cc", "Cf", "Zl", "Zp"})
 _LEAD = re.compile(r"^(?:(?:rewritten|last|the)\s+)*question:\s*", re.IGNORECASE)
 
 
-Rewriter = Callable[[Sequence[str], Policy], Awaitable[str]]
+Rewriter = Callable[[Sequence[str], Policy], Coroutine[Any, Any, str]]
 """Makes the last question of a conversation stand on its own, with the agent's policy."""
 
 

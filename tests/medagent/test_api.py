@@ -55,12 +55,8 @@ def test_an_answer_has_its_verdict_citations_and_searches(agent: LoadedAgent) ->
     answer = agent.answer(QUESTION)
     assert (answer.text, answer.verdict.kind, answer.supported) == ("colchicine [1]", "stated", True)
     (cited,) = answer.citations
-    assert (cited.id, cited.title, cited.text, cited.quote) == (
-        "p1",
-        "gout",
-        GOUT.text,
-        "The first-line drug is colchicine.",
-    )
+    assert (cited.id, cited.title, cited.text) == ("p1", "gout", GOUT.text)
+    assert cited.quote == "The first-line drug is colchicine."
     assert [(search.query, search.passages) for search in answer.searches] == [("gout drug", (GOUT,))]
     choice = agent.answer(medagent.Question("q", QUESTION, ("colchicine", "aspirin")))
     assert choice == agent.answer(QUESTION, options=["colchicine", "aspirin"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -105,6 +105,11 @@ def check(texts: list[str], *, own: str = "[9]") -> None:
             assert mark not in text.lower(), mark
 
 
+def check_ids(tokenizer: PreTrainedTokenizerBase, spoken: Sequence[Sequence[int]], *, own: str = "[9]") -> None:
+    assert not set(tokenizer.added_tokens_decoder) & {token for ids in spoken for token in ids}
+    check([str(tokenizer.decode(list(ids))) for ids in spoken], own=own)
+
+
 def templated(make: Callable[[], PreTrainedTokenizerBase] = byte_level) -> PreTrainedTokenizerBase:
     made = make()
     made.chat_template = TEMPLATE
@@ -140,9 +145,8 @@ def test_a_protocol_from_the_interface_alone() -> None:
     for door in DOORS:
         tokenizer = templated()
         policy = saying(door, Braces(), tokenizer)
-        spoken = from_outside(rolled_out(door, Agent(policy, Finds(PASSAGE), Braces(), LIMITS)))
-        assert not set(tokenizer.added_tokens_decoder) & {token for ids in spoken for token in ids}
-        check([str(tokenizer.decode(list(ids))) for ids in spoken], own="{say:")
+        rollout = rolled_out(door, Agent(policy, Finds(PASSAGE), Braces(), LIMITS))
+        check_ids(tokenizer, from_outside(rollout), own="{say:")
 
 
 def test_a_given_query_is_searched_as_it_is_shown() -> None:
@@ -165,9 +169,7 @@ def test_modes_of_evaluation() -> None:
         agent = agent_for(Agent(policy, Finds(passage), TagProtocol(), LIMITS), mode, [passage])
         job = job_for(question, mode, seed=0, temperature=0.0, sample=0, instructed=True, evidence={"p": passage})
         (rollout,) = agent.run_all([job])
-        spoken = from_outside(rollout)
-        assert not set(tokenizer.added_tokens_decoder) & {token for ids in spoken for token in ids}
-        check([str(tokenizer.decode(list(ids))) for ids in spoken])
+        check_ids(tokenizer, from_outside(rollout))
 
 
 def test_a_chat_endpoint_reads_no_mark_of_any_family() -> None:
@@ -192,9 +194,7 @@ def test_the_service() -> None:
         asked = {"question": HOSTILE, "options": [HOSTILE, "b"]}
         assert httpx.post(f"{url}/v1/answers", json=asked).status_code == 200
     assert len(policy.dialogues) == 2
-    for read in (dialogue.read for dialogue in policy.dialogues):
-        assert not set(policy.tokenizer.added_tokens_decoder) & set(read)
-        check([str(policy.tokenizer.decode(read))])
+    check_ids(policy.tokenizer, [dialogue.read for dialogue in policy.dialogues])
 
 
 MARK = re.compile(r"<\s*/?\s*(?:" + "|".join(TAGS) + r")\b[^>]*>", re.IGNORECASE)
