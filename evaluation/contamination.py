@@ -47,10 +47,7 @@ class Contamination:
 def contamination(
     tests: Sequence[Question], texts: Iterable[tuple[str, str]], *, threshold: float = THRESHOLD
 ) -> Contamination:
-    """Compare test questions with (id, text) pairs, which may be a stream.
-
-    Memory grows with the tests, not with the texts.
-    """
+    """Compare test questions with (id, text) pairs, which may be a stream: memory grows with the tests alone."""
     if not 0 < threshold <= 1:
         raise InputError(f"threshold {threshold}: wanted a share above 0, at most 1.")
     grams_of = [ngrams(question.text) for question in tests]
@@ -94,10 +91,7 @@ def question_texts(questions: Iterable[Question]) -> Iterable[tuple[str, str]]:
 
 
 def refuse_contaminated(report: Contamination, *, allowed_share: float, what: str) -> None:
-    """Raise `InputError` where too many test questions are near-duplicates of the training data.
-
-    `allowed_share` is the largest share that is allowed.
-    """
+    """Raise `InputError` where more than `allowed_share` of the test questions are near-duplicates."""
     if report.share > allowed_share:
         first = report.near_duplicates[0]
         raise InputError(

@@ -88,10 +88,7 @@ def summarize(rollouts: Sequence[Rollout], entails: Entailment = LexicalRule()) 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Figures of several samples per question: the mean, the majority's vote, and pass@k.
-
-    The mean's interval resamples questions.
-    """
+    """Figures of several samples per question: the mean, whose interval resamples questions, vote, and pass@k."""
 
     samples: int
     mean_accuracy: float

@@ -127,10 +127,7 @@ def evidence_named(question: Question, held: Mapping[str, Passage]) -> frozenset
 
 
 def rotate(question: Question, by: int) -> Question:
-    """The question with its options moved up by so many places, the first ones to the end.
-
-    After one rotation, option C becomes option B.
-    """
+    """The question with its options moved up by so many places: after one rotation, option C is option B."""
     size = len(question.options)
     if not by % max(1, size):
         return question
@@ -140,10 +137,7 @@ def rotate(question: Question, by: int) -> Question:
 
 
 def baselines(questions: Sequence[Question]) -> dict[str, Accuracy | float]:
-    """The accuracies of two trivial guessers.
-
-    Majority always names the letter that is right most often among these very questions. Random is an expectation.
-    """
+    """The accuracies of naming the letter that is right most often among these questions, and of chance."""
     choices = [question for question in questions if question.options]
     if not choices:
         return {}

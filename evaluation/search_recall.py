@@ -61,10 +61,7 @@ class RecallReport:
 
 
 def question_rankings(retriever: Retriever, questions: Iterable[Question], *, most: int) -> dict[str, list[Passage]]:
-    """The first `most` passages that search finds for the text of each question that names gold passages.
-
-    Keys are ids of questions. Empty without an index.
-    """
+    """By id of each question with gold passages, the first `most` passages that search finds for its text."""
     searched = corpus_of(retriever)
     if isinstance(searched, NoRetriever):
         return {}

@@ -1,7 +1,4 @@
-"""Uncertainty and comparison, as pure functions.
-
-Wilson intervals, paired tests, pass@k, majority votes, calibration, selective accuracy.
-"""
+"""Wilson intervals, paired tests, pass@k, majority votes, calibration and selective accuracy, as pure functions."""
 
 from __future__ import annotations
 
@@ -66,21 +63,14 @@ class Estimate:
 
 
 def mcnemar_exact(only_a: int, only_b: int) -> float:
-    """Two-sided p of McNemar's exact test (Psychometrika 1947).
-
-    `only_a` counts pairs that only A got right, `only_b` those that only B did. Under the null the discordant pairs
-    split like coin flips. The p is 1 where none is discordant.
-    """
+    """Two-sided p of McNemar's exact test (Psychometrika 1947) over the pairs that only A or only B got right."""
     if only_a + only_b == 0:
         return 1.0
     return float(binomtest(min(only_a, only_b), only_a + only_b, 0.5).pvalue)
 
 
 def bootstrap_mean(values: Sequence[float], *, repeats: int = 10_000, seed: int = 0) -> tuple[float, float]:
-    """95% percentile bootstrap interval of a mean (Efron 1979). The unit of resampling is an entry of `values`.
-
-    For a paired comparison give one difference per question; for several samples per question, one mean per question.
-    """
+    """95% percentile bootstrap interval of a mean (Efron 1979). Give one value, difference or mean per question."""
     data = np.asarray(values, dtype=np.float64)
     if data.size == 0:
         return float("nan"), float("nan")
@@ -93,20 +83,14 @@ def bootstrap_mean(values: Sequence[float], *, repeats: int = 10_000, seed: int 
 
 
 def pass_at_k(correct: int, samples: int, k: int) -> float:
-    """The unbiased chance that at least one of `k` samples is right (arXiv 2107.03374, equation 1).
-
-    `correct` of `samples` were right.
-    """
+    """The unbiased chance that one of `k` samples is right, where `correct` of `samples` were (arXiv 2107.03374)."""
     if not 1 <= k <= samples:
         raise ValueError(f"k {k} found, wanted 1 to {samples}")
     return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
 
 
 def majority_vote(answers: Sequence[str | None]) -> str | None:
-    """The most frequent answer, None where there is none. A tie goes to the answer given first.
-
-    Unparsed answers do not vote.
-    """
+    """The most frequent answer, of a tie the one given first. None does not vote, and is the result without votes."""
     votes = Counter(answer for answer in answers if answer is not None)
     return max(votes, key=lambda answer: votes[answer]) if votes else None
 
@@ -121,10 +105,7 @@ class Calibration:
 
 
 def calibration(confidence: Sequence[float], correct: Sequence[bool], *, bins: int = 10) -> Calibration:
-    """Expected calibration error with equal-width bins (arXiv 1706.04599, equation 3).
-
-    It is the sum over bins of |accuracy - confidence|, each times the bin's share.
-    """
+    """Expected calibration error with equal-width bins (arXiv 1706.04599, equation 3)."""
     p, right = np.asarray(confidence, dtype=np.float64), np.asarray(correct, dtype=np.float64)
     if p.size == 0:
         return Calibration(float("nan"), (), 0)
@@ -144,11 +125,7 @@ def calibration(confidence: Sequence[float], correct: Sequence[bool], *, bins: i
 def selective_accuracy(
     confidence: Sequence[float], correct: Sequence[bool], *, asked: int | None = None
 ) -> list[tuple[float, float]]:
-    """(coverage, accuracy) where only the most confident share is answered (arXiv 1705.08500).
-
-    There is one point per threshold, and ties share a point. Coverage is of `asked` questions, where some have no
-    answer to be confident of.
-    """
+    """(coverage of `asked`, accuracy) by threshold, if only the most confident are answered (arXiv 1705.08500)."""
     asked = asked or len(confidence)
     order = sorted(zip(confidence, correct, strict=True), key=lambda pair: -pair[0])
     points, right = [], 0

@@ -27,10 +27,7 @@ class AskedNow:
 
 @contextmanager
 def counted(agent: Agent, folder: Path) -> Iterator[AskedNow]:
-    """Add what is asked within to the folder's usage.json, also where it is interrupted.
-
-    It counts from 0 if the folder held no answers.
-    """
+    """Add what is asked within, also before an interruption, to usage.json of a folder that held answers."""
     counter, began = AskedNow(), time.perf_counter()
     try:
         yield counter
@@ -59,10 +56,7 @@ def read_usage(folder: Path) -> Used:
 
 
 def usage_line(used: Mapping[str, float], price: Mapping[str, float], *, answers: int) -> str:
-    """The usage as a sentence. `price` is in any currency per million tokens, by "input" and "output".
-
-    Some of the `answers` in the folder may not be counted: those before a kill, and those of earlier versions.
-    """
+    """The usage as a sentence, with the `answers` not counted. `price` is per million "input" and "output" tokens."""
     if not used.get("questions"):
         return ""
     line = f"Asked {used['questions']:,.0f} times in {used['seconds']:,.0f} s"

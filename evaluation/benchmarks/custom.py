@@ -116,11 +116,8 @@ def _answers(row: Row, name: str) -> list[str]:
     """One text or a list of texts, all right."""
     value = row.data.get(name)
     texts = [str(item).strip() for item in value] if isinstance(value, list) else [text_field(row, name)]
-    if (
-        not texts
-        or not all(texts)
-        or (isinstance(value, list) and any(isinstance(v, type(None) | list | dict) for v in value))
-    ):
+    nested = isinstance(value, list) and any(isinstance(item, type(None) | list | dict) for item in value)
+    if nested or not texts or not all(texts):
         raise InputError(f"{row.where}: found {name} {value!r}, wanted a text or a list of texts, none of them empty.")
     return texts
 

@@ -65,10 +65,7 @@ def _reply(row: Row, letters: str, last_line_asked: bool) -> Reply:
 
 
 def summarize_replies(replies: list[Reply]) -> dict[str, Any]:
-    """Counts and accuracies, where answered + unparsed + abstained = n.
-
-    `multiple` and `truncated` are parts of `unparsed`, `refused` of `abstained`.
-    """
+    """Counts and accuracies. `multiple` and `truncated` are parts of `unparsed`, `refused` of `abstained`."""
     outcomes = Counter(reply.reading.outcome for reply in replies)
     n = len(replies)
     return {

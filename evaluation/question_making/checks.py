@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
-from medagent.evaluation.question_making.drafts import Candidate, Draft
+from medagent.evaluation.question_making.rules import Draft
 from medagent.evaluation.question_making.statistics import CorpusStatistics
 from medagent.evaluation.question_making.text import tidy, words_of
 from medagent.retrieval.chunking import split_sentences
@@ -34,6 +35,19 @@ TOO_VAGUE = "the question says too little"
 TOO_LONG = "the question is too long"
 NOT_FOUND = "search does not find the passage"
 FITS_ANOTHER = "another passage fits as well and has another answer"
+
+
+@dataclass(frozen=True)
+class Candidate(Draft):
+    """A draft that passed the checks, with its passage's origin.
+
+    `gold_ids` are passages with the sentence, the draft's own first.
+    """
+
+    title: str
+    source: str
+    licence: str
+    gold_ids: tuple[str, ...]
 
 
 class Checks:
@@ -97,10 +111,7 @@ class Checks:
         return any(match.group().lower() not in asked for match in form.finditer(sentence))
 
     def gives_away(self, question: str, answers: Sequence[str]) -> bool:
-        """Whether a word of an answer stands in the question, whole or as the beginning of one.
-
-        Words of many passages, such as "disease", are no hint. An answer of such words alone is one.
-        """
+        """Whether a word of an answer, rare if it has rare ones, stands in the question or begins one of its words."""
         asked = set(self._analyser.tokens(question))
         for answer in answers:
             tokens = set(self._analyser.tokens(answer))

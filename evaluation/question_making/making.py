@@ -1,21 +1,17 @@
-"""Makes questions from an index: passages to drafts, drafts to checked candidates, candidates to rows of a file.
-
-The passages are read twice, as a stream: once for the index's statistics, once for the questions.
-"""
+"""Makes questions from an index, whose passages are read twice: for its statistics, and for drafts to check."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from medagent.errors import InputError
-from medagent.evaluation.question_making.checks import Checks
-from medagent.evaluation.question_making.drafts import Candidate, Draft, Maker
-from medagent.evaluation.question_making.rules import rule_drafts
+from medagent.evaluation.question_making.checks import Candidate, Checks
+from medagent.evaluation.question_making.rules import Draft, rule_drafts
 from medagent.evaluation.question_making.selection import select
 from medagent.evaluation.question_making.statistics import CorpusStatistics
 from medagent.retrieval.analysis import Analyser
@@ -24,6 +20,8 @@ from medagent.retrieval.search import HybridRetriever
 
 BATCH = 512  # passages whose drafts are searched together
 REPEATED = "the same question was made before"
+# Yields each draft with its passage, in the order of the passages: `rules.rule_drafts`, or another one.
+Maker = Callable[[Iterable[Passage]], Iterator[tuple[Draft, Passage]]]
 Progress = Callable[[str, int, int], None]  # stage, done, total (passages)
 
 

@@ -8,10 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
-from medagent.evaluation.question_making.drafts import Draft
 from medagent.evaluation.question_making.statistics import CorpusStatistics, abbreviations_in
 from medagent.evaluation.question_making.text import (
+    ADVERBS,
+    MODALS,
+    PARTICIPLES,
+    PLURAL_AUXILIARIES,
+    SINGULAR_AUXILIARIES,
+    begins_with_verb,
     cut_clause,
     is_term,
     points_elsewhere,
@@ -20,20 +26,26 @@ from medagent.evaluation.question_making.text import (
     without_brackets,
     words_of,
 )
-from medagent.evaluation.question_making.verbs import (
-    ADVERBS,
-    MODALS,
-    PARTICIPLES,
-    PLURAL_AUXILIARIES,
-    SINGULAR_AUXILIARIES,
-    begins_with_verb,
-)
 from medagent.retrieval.passages import Passage
 
 _THIS = re.compile(
     r"^(?:This|The) (?:rare |genetic |inherited )?(?:condition|disorder|disease|syndrome)(?= (?:is|has|affects|occurs|"
     r"can)\b)"
 )
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A question, its right answers (the first as its sentence has it), and the sentence.
+
+    `family` names what the answer is, such as "gene" or "disorder".
+    """
+
+    kind: Literal["definition", "name"]
+    family: str
+    question: str
+    answers: tuple[str, ...]
+    sentence: str
 
 
 @dataclass(frozen=True)
@@ -188,7 +200,7 @@ def abbreviations(source: Source) -> Iterator[Draft]:
 
 
 def rule_drafts(passages: Iterable[Passage], statistics: CorpusStatistics) -> Iterator[tuple[Draft, Passage]]:
-    """Offer each usable sentence to the rules, in order; see `drafts.Maker`."""
+    """Offer each usable sentence to the rules, in order; see `making.Maker`."""
     for passage in passages:
         for sentence in usable_sentences(passage.text):
             if not statistics.broken(sentence):

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from medagent.evaluation.question_making.drafts import Candidate
+from medagent.evaluation.question_making.checks import Candidate
 from medagent.evaluation.question_making.text import words_of
 from medagent.retrieval.analysis import Analyser
 

@@ -1,7 +1,4 @@
-"""Statistics of an index: document frequencies, usual capitals, the topics of titles, long forms of abbreviations.
-
-Memory grows with the vocabulary, which is cut to words of two passages or more when it exceeds `MOST_WORDS`.
-"""
+"""Statistics of an index: document frequencies, usual capitals, the topics of titles, long forms of abbreviations."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from medagent.evaluation.question_making.text import is_term, usable_sentences, 
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.passages import Passage
 
-MOST_WORDS = 2_000_000
+MOST_WORDS = 2_000_000  # a larger vocabulary is cut to words of two passages or more
 TOPIC_KINDS = (
     "disease disorder condition syndrome cancer tumor tumour leukemia lymphoma infection deficiency anomaly anemia "
     "defect malformation dystrophy neuropathy epilepsy inflammation allergy fever illness abnormality injury"

@@ -29,10 +29,7 @@ def tables(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) ->
 
 
 def overview(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) -> Table:
-    """One row per mode, in 80 columns; the report has the rest.
-
-    "none": answers that name no one option. "gold": all gold passages retrieved. "cited": citation recall.
-    """
+    """One row per mode, in 80 columns. "none": answers that name no one option. "cited": citation recall."""
     rows = [
         (
             mode.value,

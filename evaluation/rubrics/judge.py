@@ -1,7 +1,4 @@
-"""The prompts of an LLM judge, and the verdicts read in its replies.
-
-The prompts are part of a result. `PROMPTS_SHA256` names them in a report.
-"""
+"""The prompts of an LLM judge, which `PROMPTS_SHA256` names in a report, and the verdicts read in its replies."""
 
 from __future__ import annotations
 

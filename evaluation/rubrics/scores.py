@@ -12,10 +12,7 @@ from medagent.evaluation.statistics import Accuracy, Estimate
 
 
 def score(criteria: Sequence[Criterion], met: Sequence[bool]) -> float | None:
-    """Points of what is met over all points above 0; None where there are none (arXiv 2505.08775, section 3).
-
-    It may be negative: criteria with negative points describe faults.
-    """
+    """Points met over all points above 0, None if there are none; negative points are faults (arXiv 2505.08775)."""
     possible = sum(criterion.points for criterion in criteria if criterion.points > 0)
     if possible <= 0:
         return None
@@ -29,10 +26,7 @@ def _mean(scores: Sequence[float]) -> Estimate:
 
 
 def rubric_scores(cases: Sequence[Case], met: Mapping[str, Sequence[bool]]) -> dict[str, Estimate]:
-    """The mean score of all cases under "all", and by tag, each clipped to 0 to 1 as HealthBench reports it.
-
-    A case's tag has the whole score of its cases. A criterion's tag has the score over the criteria that bear it.
-    """
+    """The mean score of all cases, by their tags and by those of criteria, each clipped to 0 to 1 as by HealthBench."""
     found: dict[str, list[float]] = defaultdict(list)
     for case in cases:
         marks = met[case.id]

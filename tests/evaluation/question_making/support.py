@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from medagent.evaluation.question_making.drafts import Candidate, Draft
-from medagent.evaluation.question_making.rules import Source
+from medagent.evaluation.question_making.checks import Candidate
+from medagent.evaluation.question_making.rules import Draft, Source
 from medagent.evaluation.question_making.statistics import CorpusStatistics
 from medagent.retrieval.passages import Hit, Passage
 

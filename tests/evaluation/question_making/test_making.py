@@ -10,9 +10,8 @@ import pytest
 from medagent.errors import InputError
 from medagent.evaluation.question_making import making
 from medagent.evaluation.question_making.checks import GIVEN_AWAY, Checks
-from medagent.evaluation.question_making.drafts import Draft, Maker
-from medagent.evaluation.question_making.making import REPEATED, Found, count_index, find_candidates
-from medagent.evaluation.question_making.rules import rule_drafts
+from medagent.evaluation.question_making.making import REPEATED, Found, Maker, count_index, find_candidates
+from medagent.evaluation.question_making.rules import Draft, rule_drafts
 from medagent.evaluation.question_making.statistics import CorpusStatistics
 from medagent.retrieval.passages import Passage
 from tests.evaluation.question_making.support import PASSAGES, Searched, draft

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from medagent.evaluation.question_making.rules import abbreviations, definitions, rule_drafts
-from medagent.evaluation.question_making.text import cut_clause, is_term, points_elsewhere, usable_sentences
-from medagent.evaluation.question_making.verbs import begins_with_verb
+from medagent.evaluation.question_making.text import (
+    begins_with_verb,
+    cut_clause,
+    is_term,
+    points_elsewhere,
+    usable_sentences,
+)
 from medagent.retrieval.passages import Passage
 from tests.evaluation.question_making.support import PASSAGES, counted, drafts
 
