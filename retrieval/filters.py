@@ -83,12 +83,10 @@ class FilterCondition:
             )
         if starred := [value for value in self.values if value.count("*") > MAX_STARS]:
             raise RetrievalError(f"filter: {starred[0][:80]!r} has more than {MAX_STARS} *; wanted fewer.")
-        for value in self.values if self.field == "year" else ():
-            if not re.fullmatch(r"-?\d{1,9}", value):
-                raise RetrievalError(f"filter: year is compared with {value!r}, wanted a year such as 2021.")
-        for value in self.values if self.field == "date" else ():
-            if not _is_date(value):
-                raise RetrievalError(f"filter: date is compared with {value!r}, wanted a date such as 2021-03.")
+        for value in self.values if self.field in _ORDERED else ():
+            if not (_is_date(value) if self.field == "date" else re.fullmatch(r"-?\d{1,9}", value)):
+                wanted = "a date such as 2021-03" if self.field == "date" else "a year such as 2021"
+                raise RetrievalError(f"filter: {self.field} is compared with {value!r}, wanted {wanted}.")
 
     def __str__(self) -> str:
         """As the grammar writes it."""

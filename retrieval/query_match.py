@@ -63,16 +63,15 @@ class QueryWords:
         """The words of a query that no passage has, with those that stand for them; words as they are compared."""
         return {word: near for word in self._tokens(query) if not self._count(word) and (near := self.near(word))}
 
-    def coverage(self, query: str, texts: Iterable[str]) -> list[float]:
-        """How much of a query each text has (0 to 1): the share of its words, weighted by BM25's idf.
+    def coverage(self, query: str, text: str) -> float:
+        """How much of a query a text has (0 to 1): the share of its words, weighted by BM25's idf.
 
         A near word does not count. A compound counts joined or by its parts. The best variant by synonyms counts.
         """
-        groups = self._groups(query)
+        groups, held = self._groups(query), set(self._tokens(text))
         plain = [word for group in groups for word in group]
         others = [[[word] for word in words] for words in self._synonyms.variants(plain, query)[1:]]
-        held = [set(self._tokens(text)) for text in texts]
-        return [max(self._covered(some, words) for some in (groups, *others)) for words in held]
+        return max(self._covered(some, held) for some in (groups, *others))
 
     def _covered(self, groups: Sequence[Sequence[str]], held: set[str]) -> float:
         total = covered = 0.0

@@ -125,9 +125,7 @@ class IndexRetriever(ABC):
             fused = sorted(weighed, key=lambda item: (-item[1], item[0]))
         ranked = self._passages_of(fused, top_k)
         if settings.floor:
-            ranked = (
-                pair for pair in ranked if self.words.coverage(query, [pair[0].indexed_text])[0] >= settings.floor
-            )
+            ranked = (pair for pair in ranked if self.words.coverage(query, pair[0].indexed_text) >= settings.floor)
         return [Hit(*pair) for _, pair in zip(range(top_k), drop_duplicates(ranked, settings.collapse), strict=False)]
 
     def _passages_of(self, ranked: list[tuple[int, float]], size: int) -> Iterator[tuple[Passage, float]]:

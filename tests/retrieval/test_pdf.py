@@ -43,18 +43,6 @@ def lines(
     return draw
 
 
-def cells(rows: Sequence[Sequence[str]], xs: Sequence[float], y: float = 700, *, leading: float = 12) -> Draw:
-    """Rows of cells, each cell at its column's place."""
-
-    def draw(canvas: Canvas) -> None:
-        canvas.setFont("Helvetica", 10)
-        for number, row in enumerate(rows):
-            for x, cell in zip(xs, row, strict=True):
-                canvas.drawString(x, y - number * leading, cell)
-
-    return draw
-
-
 def together(*draws: Draw) -> Draw:
     """Several on one page."""
 
@@ -211,8 +199,9 @@ def test_words_are_whole_however_they_are_drawn(tmp_path: Path) -> None:
 
 def test_the_items_of_a_list_keep_their_marks(tmp_path: Path) -> None:
     for marks in (["•"] * 3, ["-"] * 3, ["1.", "2.", "3."]):
-        rows = list(zip(marks, ["Rest is first.", "Fluids are next.", "Paracetamol is last."], strict=True))
-        assert read_drawn(tmp_path / "a.pdf", cells(rows, [50, 75])) == list(map(" ".join, rows))
+        texts = ["Rest is first.", "Fluids are next.", "Paracetamol is last."]
+        found = read_drawn(tmp_path / "a.pdf", lines(marks), lines(texts, x=75))
+        assert found == [f"{mark} {text}" for mark, text in zip(marks, texts, strict=True)]
 
 
 def test_many_drawn_lines_cost_little_and_hide_nothing(tmp_path: Path) -> None:

@@ -131,10 +131,10 @@ def test_coverage_by_hand() -> None:
     counts = {"gout": 1, "drug": 4}
     words = QueryWords(lambda text: [[w] for w in text.split()], lambda: counts, lambda w: counts.get(w, 0), 10)
     gout, drug, unknown = log(1 + 9.5 / 1.5), log(1 + 6.5 / 4.5), log(1 + 10.5 / 0.5)
-    found = words.coverage("gout drug zebra", ["gout", "drug", "gout drug", "zebra", ""])
+    found = [words.coverage("gout drug zebra", text) for text in ("gout", "drug", "gout drug", "zebra", "")]
     total = gout + drug + unknown
     assert found == pytest.approx([gout / total, drug / total, (gout + drug) / total, unknown / total, 0.0])
-    assert words.coverage("", ["anything"]) == [1.0]
+    assert words.coverage("", "anything") == 1.0
 
 
 def test_a_compound_is_covered_joined_or_by_its_parts() -> None:
@@ -143,7 +143,7 @@ def test_a_compound_is_covered_joined_or_by_its_parts() -> None:
     pairs |= {"non-steroidal anti-inflammatory drugs": "nonsteroidal antiinflammatory drugs"}
     pairs |= {"alpha-1-antitrypsin deficiency": "alpha1 antitrypsin deficiency", "angio-oedema": "angioedema"}
     for query, text in pairs.items():
-        assert words.coverage(query, [text, "nothing of it"]) == pytest.approx([1.0, 0.0])
+        assert [words.coverage(query, each) for each in (text, "nothing of it")] == pytest.approx([1.0, 0.0])
 
 
 def test_a_near_word_covers_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
