@@ -194,12 +194,7 @@ def restore_in_index(folder: Path, names: Sequence[str]) -> int:
     manifest = Manifest.read(folder)
     with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
         store.upgrade()
-        unknown = store.restore(names)
-        if unknown is not None:
-            raise IndexMismatchError(
-                f"index {folder}: nothing was removed or retracted under the name {unknown!r}. `medagent index stats` "
-                "lists what must stay out. Nothing was restored."
-            )
+        store.restore(names)
     return len(names)
 
 

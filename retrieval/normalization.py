@@ -113,11 +113,8 @@ def strip_invisible(text: str) -> str:
 def strip_images(markdown: str) -> str:
     """Markdown with each picture's words in its place, and without data that stands in the text."""
 
-    def words(found: re.Match[str]) -> str:
-        return found[1] or found[2] or ""
-
     def alternative(found: re.Match[str]) -> str:
         alt = _ALT.search(found[0])
         return (alt[1] or alt[2] or "") if alt else ""
 
-    return _DATA.sub("", _TAG.sub(alternative, _PICTURE.sub(words, markdown)))
+    return _DATA.sub("", _TAG.sub(alternative, _PICTURE.sub(lambda found: found[1] or found[2] or "", markdown)))

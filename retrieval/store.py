@@ -161,17 +161,16 @@ class PassageStore(StoredRows):
         with self._db:
             self._db.executemany("DELETE FROM parts WHERE name = ?", [(name,) for name in names])
 
-    def restore(self, names: Sequence[str]) -> str | None:
-        """Let what was withdrawn under these names come back; returns an unknown name, and changes nothing then."""
-        try:
-            with self._db:
-                for name in names:
-                    if not self.documents.restore(name):
-                        raise KeyError(name)
-                self._db.execute("DELETE FROM parts")
-        except KeyError as error:
-            return str(error.args[0])
-        return None
+    def restore(self, names: Sequence[str]) -> None:
+        """Let what was withdrawn under these names come back; an unknown name is an error, and changes nothing."""
+        with self._db:
+            for name in names:
+                if not self.documents.restore(name):
+                    raise IndexMismatchError(
+                        f"index {self.folder}: nothing was removed or retracted under the name {name!r}. `medagent index "
+                        "stats` lists what must stay out. Nothing was restored."
+                    )
+            self._db.execute("DELETE FROM parts")
 
     def embed_again(self, embedder: Embedder, progress: Progress) -> None:
         """Make the file of vectors anew from the passages; until it is whole the old one stays."""
