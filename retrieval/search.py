@@ -30,7 +30,8 @@ from medagent.retrieval.store import PassageStore
 from medagent.retrieval.vectors import exact_nearest
 
 MAX_HITS = 50  # longer results are not cached, as the cache is bounded by its number of queries
-K, V = TypeVar("K"), TypeVar("V")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class LRUCache(Generic[K, V]):
@@ -108,7 +109,7 @@ class IndexRetriever(ABC):
     def _search(self, queries: list[str], top_k: int, where: Filter) -> list[list[Hit]]:
         depth = max(self.settings.num_candidates, top_k)
         dense, lexical = self.rankings(queries, num_candidates=depth, where=where)
-        return [self._hits(query, *pair, top_k) for query, *pair in zip(queries, dense, lexical, strict=True)]
+        return [self._hits(*each, top_k) for each in zip(queries, dense, lexical, strict=True)]
 
     def _hits(self, query: str, dense: Ranking, lexical: Ranking, top_k: int) -> list[Hit]:
         """At most `top_k` hits without repeats and those below the floor, best first; a reranker orders last."""
