@@ -167,8 +167,8 @@ class PassageStore(StoredRows):
             for name in names:
                 if not self.documents.restore(name):
                     raise IndexMismatchError(
-                        f"index {self.folder}: nothing was removed or retracted under the name {name!r}. `medagent index"
-                        " stats` lists what must stay out. Nothing was restored."
+                        f"index {self.folder}: nothing was removed or retracted under the name {name!r}. "
+                        "`medagent index stats` lists what must stay out. Nothing was restored."
                     )
             self._db.execute("DELETE FROM parts")
 
