@@ -75,7 +75,8 @@ class Bibliography:
     def from_json(row: Mapping[str, Any]) -> Bibliography:
         """The inverse of `to_json`; other fields of the row are left alone."""
         known: dict[str, Any] = {name: row[name] for name in NAMES if name in row}
-        return Bibliography(**{name: tuple(each) if isinstance(each, list) else each for name, each in known.items()})
+        made: dict[str, Any] = {name: tuple(said) if isinstance(said, list) else said for name, said in known.items()}
+        return Bibliography(**made)
 
     @staticmethod
     def of_row(row: Mapping[str, Any]) -> Bibliography:
