@@ -31,12 +31,11 @@ def index(corpus: Path, tmp_path: Path) -> str:
     return folder
 
 
-@pytest.mark.parametrize("command", [["demo"], ["evaluate"], ["ask"], ["chat"], ["index", "build"], ["search"]])
-def test_help_says_what_a_command_does(command: list[str], capsys) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main([*command, "--help"])
-    assert stop.value.code == 0
-    assert "usage: medagent" in capsys.readouterr().out
+def test_help_says_what_a_command_does(capsys) -> None:
+    for command in ("demo", "evaluate", "ask", "chat", "serve", "index build", "search"):
+        with pytest.raises(SystemExit, match="0"):
+            main([*command.split(), "--help"])
+        assert f"usage: medagent {command}" in capsys.readouterr().out
 
 
 def test_the_overview_groups_the_commands(capsys) -> None:
@@ -59,12 +58,11 @@ def test_the_help_of_training_commands_lists_the_settings_at_once() -> None:
         assert "--trainer.gradient_clip_val" not in done.stdout
 
 
-@pytest.mark.parametrize("command", [["ask"], ["index", "biuld"], ["serve", "--limits.port", "eighty"]])
-def test_a_wrong_option_is_one_line(command: list[str], capsys) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(command)
-    assert stop.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1
+def test_a_wrong_option_is_one_line(capsys) -> None:
+    for command in ("ask", "index biuld", "serve --limits.port eighty"):
+        with pytest.raises(SystemExit, match="2"):
+            main(command.split())
+        assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_ask_and_chat_as_json(index: str, capsys, monkeypatch) -> None:

@@ -15,27 +15,16 @@ from medagent.evidence.check import EvidenceCheck, follow_ups, names_of, subject
 from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict, judge
 from medagent.evidence.words import Names
 from medagent.retrieval.batching import SearchBatcher
-from medagent.retrieval.errors import RetrieverUnavailableError
 from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question, Rollout, StopReason, Turn
+from tests.medagent.serving.support import Corpus
+from tests.recording import Finds
 
 STATED, PARTLY, OTHER, NOT_SAID = EvidenceKind
 TRACHOMA = Passage.make("trachoma", "The usual first-line drug is oral azithromycin.", id="t:drug")
 SIGN = Passage.make("trachoma", "The classic sign is inturned eyelashes.", id="t:sign")
 GOUT = Passage.make("gout", "The first-line drug is colchicine. Give colchicine 0.5 mg twice daily.", id="g:drug")
 LABELS = Path(__file__).with_name("verdict_labels.jsonl")
-
-
-class Corpus:
-    """A retriever that finds two passages, or fails."""
-
-    fails = False
-
-    def search(self, queries: Any, *, top_k: int) -> list[list[Hit]]:
-        """See `Retriever.search`."""
-        if self.fails:
-            raise RetrieverUnavailableError("down")
-        return [[Hit(SIGN, 1.0), Hit(GOUT, 0.5)] for _ in queries]
 
 
 def said(question: str, answer: str, *shown: Passage, options: tuple[str, ...] = ()) -> Rollout:
@@ -123,18 +112,13 @@ def test_near_names_are_offered() -> None:
 
 
 def test_a_withheld_answer_offers_the_nearest_passages() -> None:
-    rollout = said("What is the first-line drug for trachoma?", "colchicine [1]", GOUT)
-
-    async def run(corpus: Corpus) -> list[str]:
-        answer = await answered(rollout, EvidenceCheck(), SearchBatcher(corpus, top_k=2, retries=0))
-        assert answer.withheld
-        assert (answer.citations, answer.letter) == ((), None)
-        return [passage.id for passage in answer.nearest]
-
-    corpus = Corpus()
-    assert asyncio.run(run(corpus)) == ["t:sign"]
-    corpus.fails = True
-    assert asyncio.run(run(corpus)) == [], "what the rollout has is not near"
+    rollout, failing = said("What is the first-line drug for trachoma?", "colchicine [1]", GOUT), Corpus()
+    failing.failing = True
+    for corpus, near in ((Finds(SIGN, GOUT), ["t:sign"]), (failing, [])):  # what the rollout has is not near
+        search = SearchBatcher(corpus, top_k=2, retries=0)
+        answer = asyncio.run(answered(rollout, EvidenceCheck(), search))
+        assert (answer.withheld, answer.citations, answer.letter) == (True, (), None)
+        assert [passage.id for passage in answer.nearest] == near
 
 
 def test_the_titles_of_a_huge_index_are_not_taken(retriever: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,23 +75,19 @@ def test_one_token_does_not_take_every_place(tokenizer: Any) -> None:
 
 def test_readiness_tells_of_a_corpus_that_cannot_be_searched(tokenizer: Any) -> None:
     async def run() -> None:
-        corpus, searched = Corpus(), 0
+        corpus, searched = Corpus(), list[str]()
 
         async def search(query: str, top_k: int) -> Any:
-            nonlocal searched
-            searched += 1
+            searched.append(query)
             return corpus.search([query], top_k=top_k)
 
         searchable = Searchable(search, every_s=0.05)
         assert [await searchable(), await searchable()] == [True, True]
-        assert searched == 1, "many probes are one search"
-        corpus.failing = True
-        await asyncio.sleep(0.06)
-        assert not await searchable()
-        corpus.failing = False
-        await asyncio.sleep(0.06)
-        assert await searchable()
-        corpus.failing = True
+        assert len(searched) == 1, "many probes are one search"
+        for failing in (True, False, True):
+            corpus.failing = failing
+            await asyncio.sleep(0.06)
+            assert await searchable() is not failing
         async with client_of(ScriptedPolicy(tokenizer, says), corpus) as client:
             ready = await client.get("/readyz")
             assert (ready.status_code, ready.json()) == (503, {"status": "the corpus cannot be searched"})

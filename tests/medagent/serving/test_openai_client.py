@@ -11,9 +11,8 @@ import pytest
 from medagent.agent import Agent
 from medagent.policies.huggingface import HFPolicy
 from medagent.serving.app import make_app
-from medagent.serving.settings import AdmissionLimits
 from studies.starter_base.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
-from tests.medagent.serving.support import Corpus, Stepwise, served, soon
+from tests.medagent.serving.support import served
 
 ASKED: Any = [{"role": "user", "content": "What is the first-line drug for gout?"}]
 
@@ -52,17 +51,3 @@ def test_errors_raise_the_openai_clients_exceptions(client: openai.OpenAI) -> No
     assert unknown.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError):
         client.chat.completions.create(model="starter", messages=[])
-
-
-def test_leaving_a_stream_stops_the_agent_and_a_full_service_is_said_to_be(tokenizer: Any) -> None:
-    policy = Stepwise(tokenizer)
-    app = make_app(Agent(policy, Corpus()), limits=AdmissionLimits(max_running=1, max_waiting=0))
-    with served(app) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-        stream = client.chat.completions.create(model="medagent", messages=ASKED, stream=True)
-        soon(lambda: policy.open_now == 1)
-        with pytest.raises(openai.RateLimitError) as full:
-            client.chat.completions.create(model="medagent", messages=ASKED)
-        assert int(full.value.response.headers["retry-after"]) >= 1
-        stream.close()
-        soon(lambda: policy.open_now == 0)
-        assert app.state.admission.outcomes["left"] == 1
