@@ -6,15 +6,18 @@ beside the base, which trainer and engine then share.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
+
+from torch import Tensor
 
 from medagent.agent_spec import AgentSpec
 from medagent.engines.base import Engine, EngineSetup, PolicyWeights
 from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced
 from medagent.errors import ConfigError
 from medagent.models.agent_weights import load_weights
-from medagent.models.checksums import SentWeights, of_parameters
+from medagent.models.checksums import Checksum, checksum, of_parameters
 from medagent.models.merging import MAX_MERGE_LOST, MergeLoss, form_for
 from medagent.models.text_length import check_text_length
 from medagent.policies.huggingface import HFPolicy
@@ -67,12 +70,17 @@ class InProcessEngine(Engine):
             self._policy = HFPolicy(model, weights.tokenizer, record_routing=weights.routing is not None)
         self._loss = MergeLoss() if form == "merged" else None
         names = set(weights.adapted() if form == "merged" else weights.adapter())
-        sent = SentWeights()
-        self._policy.load_weights(
-            sent.record(weights.merged(self._loss) if self._loss is not None else weights.adapter().items())
-        )
+        sent: dict[str, Checksum] = {}
+
+        def recorded() -> Iterator[tuple[str, Tensor]]:
+            rows = weights.merged(self._loss) if self._loss is not None else weights.adapter().items()
+            for name, weight in rows:
+                sent[name] = checksum(weight)
+                yield name, weight
+
+        self._policy.load_weights(recorded())
         held = of_parameters(self._policy.model, names)
-        require_synced(sent.checksums, held, where="engine in_process", names=names)
+        require_synced(sent, held, where="engine in_process", names=names)
         if self._loss is not None:
             remedy = "Take weight_sync: adapter (or auto), or train with model.dtype float32."
             self._loss.require(MAX_MERGE_LOST, where="engine in_process", remedy=remedy)

@@ -16,8 +16,7 @@ from typing import Any
 
 from medagent.engines.base import Engine, EngineSetup, PolicyWeights
 from medagent.engines.vllm import ServedAdapters
-from medagent.engines.weight_sync import save_adapter, served_adapter
-from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced
+from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced, save_adapter, served_adapter
 from medagent.errors import ConfigError, PolicyError
 from medagent.models.base_models import model_path
 from medagent.models.checksums import Checksum

@@ -14,8 +14,7 @@ from transformers import AutoTokenizer
 
 from medagent.agent_spec import AgentSpec
 from medagent.engines.base import Engine, EngineSetup, PolicyWeights
-from medagent.engines.weight_sync import save_adapter
-from medagent.engines.weight_sync_check import WeightSyncCheck
+from medagent.engines.weight_sync_check import WeightSyncCheck, save_adapter
 from medagent.errors import ConfigError, PolicyError
 from medagent.models.agent_weights import base_path
 from medagent.policies.completions import CompletionPolicy, HttpCompletions
@@ -113,7 +112,6 @@ class ServersEngine(Engine):
         for server in self._servers:
             try:
                 server.api.load_adapter(name, folder)
-                _require_served(server.api.roots(), name, folder, where=server.where)
                 if server.check.is_new:
                     server.check.compare_base(server.api.logprobs(list(probe), model=self._model), base)
                 found = server.api.logprobs(list(probe), model=name)
@@ -175,12 +173,3 @@ class _Server:
 
 def _check(weights: PolicyWeights) -> WeightSyncCheck:
     return WeightSyncCheck(weights.dtype, four_bits=weights.four_bit)
-
-
-def _require_served(roots: dict[str, str], name: str, folder: Path, *, where: str) -> None:
-    """Refuse a server that does not list the adapter, or lists it as read from another folder."""
-    if roots.get(name) not in ("", str(folder)):
-        raise PolicyError(
-            f"{where}: the weight sync failed. Found {name} served from {roots.get(name) or 'nowhere'}, wanted "
-            f"{folder}. Start it again."
-        )

@@ -17,8 +17,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from medagent.agent_spec import AgentSpec
 from medagent.engines.base import Engine, EngineSetup, PolicyWeights
-from medagent.engines.weight_sync import save_adapter, served_adapter
-from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced
+from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced, save_adapter, served_adapter
 from medagent.errors import ConfigError, PolicyError
 from medagent.models.agent_weights import adapter_folder, base_path, has_adapter
 from medagent.models.base_models import model_path
@@ -96,7 +95,7 @@ class VllmEngine(Engine):
         ends = stored_end_token_ids(tokenizer, weights)
         if adapter is None:
             return CompletionPolicy([source], MODEL, tokenizer, seeded=self._seeded, end_ids=ends)
-        served = self._adapters_of(self._server)
+        self._adapters = served = self._adapters or ServedAdapters(self._server)
         name = served.load(partial(shutil.copytree, adapter))
         return _AdapterPolicy(
             [source], name, tokenizer, seeded=self._seeded, end_ids=ends, unload=partial(served.try_unload, name)
@@ -134,7 +133,8 @@ class VllmEngine(Engine):
             torch.cuda.empty_cache()  # vLLM needs the memory that the update has left in torch's cache
             server.wake()
             self._asleep = False
-        self._served = self._adapters_of(server).replace(self._served, partial(save_adapter, weights))
+        self._adapters = self._adapters or ServedAdapters(server)
+        self._served = self._adapters.replace(self._served, partial(save_adapter, weights))
         require_synced(served_adapter(weights), server.held_adapter(), where="vLLM")
         probe = self._setup.probe_ids
         if len(probe) > 1:
@@ -147,11 +147,6 @@ class VllmEngine(Engine):
             end_ids=weights.end_ids,
             routing=weights.routing,
         )
-
-    def _adapters_of(self, server: VllmServer) -> ServedAdapters:
-        if self._adapters is None:
-            self._adapters = ServedAdapters(server)
-        return self._adapters
 
     def sleep(self) -> None:
         """See `Engine.sleep`: vLLM sleeps where the GPU is shared."""
@@ -236,18 +231,12 @@ def of_rank(settings: VllmSettings, setup: EngineSetup, *, colocated: bool) -> V
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         index = setup.device.index or 0
         return replace(settings, devices=visible.split(",")[index] if visible else str(index))
-    if setup.num_ranks > 1 and setup.device.type == "cuda" and ";" not in settings.devices:
-        raise ConfigError(
-            f"engine vllm: {setup.num_ranks} ranks would start servers on the same GPUs "
-            f"({settings.devices or 'all'}). Name one list per rank in settings.devices, such as "
-            '"4;5;6;7".'
-        )
-    if ";" not in settings.devices:
-        return settings
     lists = settings.devices.split(";")
-    if setup.rank >= len(lists):
+    if len(lists) == 1 and (setup.num_ranks == 1 or setup.device.type != "cuda"):
+        return settings
+    if len(lists) < setup.num_ranks:
         raise ConfigError(
-            f"engine vllm: settings.devices names {len(lists)} ranks ({settings.devices}), and this is rank "
-            f"{setup.rank}. Name one list per rank."
+            f"engine vllm: settings.devices ({settings.devices or 'all'}) names GPUs for {len(lists)} of "
+            f'{setup.num_ranks} ranks. Name one list per rank, such as "4;5;6;7".'
         )
     return replace(settings, devices=lists[setup.rank])

@@ -10,12 +10,15 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
+from medagent.engines.base import PolicyWeights
 from medagent.errors import PolicyError
-from medagent.models.checksums import Checksum
+from medagent.models.checksums import Checksum, checksum, combined, place
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,41 @@ def require_synced(
             f"such as {wrong[0]}; wanted all of this sync. Nothing was sampled with them. Look into its log, and start "
             "the same command again."
         )
+
+
+def save_adapter(weights: PolicyWeights, folder: Path) -> None:
+    """Write the policy's adapter into `folder`, and read it again.
+
+    Raises:
+        PolicyError: the file does not hold the present weights.
+    """
+    weights.write_adapter(folder)
+    held = {
+        name.removeprefix("base_model.model.").removesuffix(".weight"): checksum(weight)
+        for name, weight in load_file(folder / "adapter_model.safetensors").items()
+    }
+    require_synced(exact_adapter(weights), held, where=f"adapter file in {folder}")
+
+
+def exact_adapter(weights: PolicyWeights) -> dict[str, Checksum]:
+    """The checksum of each matrix of the policy's adapter, by its name in the base, such as `...q_proj.lora_A`."""
+    return {
+        name.removesuffix(".weight").rpartition(".")[0]: checksum(weight) for name, weight in weights.adapter().items()
+    }
+
+
+@torch.no_grad()
+def served_adapter(weights: PolicyWeights) -> dict[str, Checksum]:
+    """The checksums of the policy's adapter as vLLM keeps it: in the base's dtype, and B times its scaling."""
+    kind: torch.dtype = getattr(torch, weights.dtype)
+    found: dict[str, list[Checksum]] = {}
+    for name, weight in weights.adapter().items():
+        matrix = "lora_A" if ".lora_A." in name else "lora_B"
+        cast = weight.to("cpu", kind)
+        if matrix == "lora_B":
+            cast = cast * weights.lora_scaling
+        found.setdefault(place(name.partition(f".{matrix}.")[0], matrix), []).append(checksum(cast))
+    return {where: combined(each) for where, each in found.items()}
 
 
 @dataclass

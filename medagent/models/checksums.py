@@ -8,7 +8,7 @@ torch alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -47,19 +47,6 @@ def place(name: str, kind: str) -> str:
     'lora_A 12'
     """
     return " ".join([kind, *re.findall(r"(?<=\.)\d+(?=\.|$)", name)])
-
-
-class SentWeights:
-    """The checksums, by name, of weights that are sent to an engine."""
-
-    def __init__(self) -> None:
-        self.checksums: dict[str, Checksum] = {}
-
-    def record(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Yield the weights one at a time, in their order, and keep the checksum of each."""
-        for name, weight in weights:
-            self.checksums[name] = checksum(weight)
-            yield name, weight
 
 
 def of_parameters(model: Module, names: Iterable[str]) -> dict[str, Checksum]:

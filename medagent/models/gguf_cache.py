@@ -21,9 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from medagent.errors import ConfigError
 
-MAGIC = b"GGUF"
 POSITION_FACTORS = "rope_freqs.weight"
-REMEDY = "Copy or download the file again"
 
 
 def cache_folder() -> Path:
@@ -74,12 +72,6 @@ def digest_of(source: Path, *, name: str) -> str:
         if note.exists():
             return note.read_text(encoding="utf-8")
         with source.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                raise ConfigError(
-                    f"base model {name!r}: {source} does not begin as a GGUF file does, wanted one. {REMEDY}; a model "
-                    "of another kind is named by its folder."
-                )
-            file.seek(0)
             digest = file_digest(file, "sha256").hexdigest()
         note.parent.mkdir(parents=True, exist_ok=True)
         part = note.with_name(f"{key}.{os.getpid()}.part")  # another process may note the same
@@ -125,13 +117,9 @@ def _looked_through(source: Path, name: str) -> int:
         tensors = GGUFReader(source).tensors
     except Exception as error:  # a parser of bytes meets anything in a torn file
         raise ConfigError(
-            f"base model {name!r}: {source} is torn or damaged ({error!r}), wanted a whole GGUF file. {REMEDY}."
+            f"base model {name!r}: {source} is torn or damaged ({error!r}), wanted a whole GGUF file. Copy or "
+            "download the file again; a model of another kind is named by its folder."
         ) from error
-    if not tensors:
-        raise ConfigError(
-            f"base model {name!r}: {source} holds no weights, wanted a whole model. Give a file with tensors (a "
-            "vocabulary alone is no model)."
-        )
     if any(tensor.name == POSITION_FACTORS and (tensor.data != 1).any() for tensor in tensors):
         raise ConfigError(
             f"base model {name!r}: {source} scales its positions (rope_freqs.weight, as Llama 3.1's), which "

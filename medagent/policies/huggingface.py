@@ -125,13 +125,6 @@ class HFPolicy:
         """Whether waiting rows may start. Call it with the lock held."""
         return bool(self._waiting) and (not self._lockstep or len(self._waiting) == len(self._open))
 
-    def _worth_it(self, running: int, steps: int) -> bool:
-        """Whether waiting rows may join `running` ones now, `steps` after the last joined.
-
-        Each time rows join, all caches move to a larger buffer.
-        """
-        return JOIN_SHARE * len(self._waiting) >= running or steps >= JOIN_STEPS
-
     def _work(self) -> None:
         """Run batches until nothing may start. It runs on the policy's own thread."""
         batch: Batch | None = None
@@ -142,7 +135,9 @@ class HFPolicy:
             while True:
                 with self._lock:
                     rows = self._without_closed(rows)
-                    joining = self._waiting if self._admissible() and self._worth_it(len(rows), steps) else []
+                    # Each time rows join, all caches move to a larger buffer.
+                    worth_it = JOIN_SHARE * len(self._waiting) >= len(rows) or steps >= JOIN_STEPS
+                    joining = self._waiting if self._admissible() and worth_it else []
                     if joining:
                         self._waiting = []
                         for row in joining:

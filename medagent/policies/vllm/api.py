@@ -33,11 +33,7 @@ class VllmApi:
 
     def models(self) -> list[str]:
         """Names that completions can ask for: the base model and the adapters loaded."""
-        return list(self.roots())
-
-    def roots(self) -> dict[str, str]:
-        """Name that completions can ask for -> where its weights were read; empty where the server does not say."""
-        return {str(row["id"]): str(row.get("root") or "") for row in self.call("v1/models", get=True)["data"]}
+        return [str(row["id"]) for row in self.call("v1/models", get=True)["data"]]
 
     def load_adapter(self, name: str, folder: Path) -> None:
         """Serve the LoRA adapter in `folder` as model `name`. The name must be new: a name's weights never change."""

@@ -167,14 +167,14 @@ def test_a_torn_gguf_is_refused(tmp_path: Path, cache: Path, share: float) -> No
 def test_what_is_no_gguf_is_refused(tmp_path: Path) -> None:
     for content in (b"", b"GG", b"PK\x03\x04 a zip file"):
         (tmp_path / "other.gguf").write_bytes(content)
-        with pytest.raises(ConfigError, match="does not begin as a GGUF file does"):
+        with pytest.raises(ConfigError, match="torn or damaged.*a model of another kind"):
             model_path(str(tmp_path / "other.gguf"))
     writer = GGUFWriter(tmp_path / "words.gguf", "llama")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(ConfigError, match="holds no weights"):
+    with pytest.raises(ConfigError, match="cannot read"):
         model_path(str(tmp_path / "words.gguf"))
     with pytest.raises(ConfigError, match=r"absent\.gguf': no such file\. Give a GGUF file"):
         model_path(str(tmp_path / "absent.gguf"))
@@ -217,21 +217,6 @@ def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch) -> 
     monkeypatch.setenv("MEDAGENT_CACHE", str(tmp_path / "a-file"))
     with pytest.raises(ConfigError, match="cannot be made .*MEDAGENT_CACHE"):
         model_path(str(tmp_path / "tiny.gguf"))
-
-
-def test_an_error_while_writing_leaves_nothing(tmp_path: Path, monkeypatch, cache: Path) -> None:
-    write_gguf(tmp_path / "tiny.gguf", F16)
-
-    def full(source: Path, folder: Path, name: str, held: int) -> None:
-        (folder / "model.safetensors").write_bytes(b"half")
-        raise gguf_cache.SafetensorError("No space left on device (os error 28)")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(gguf_cache, "_write", full)
-        with pytest.raises(ConfigError, match="No space left on device.*Make room there"):
-            model_path(str(tmp_path / "tiny.gguf"))
-    assert [path.suffix for path in cache.glob("tiny-*")] == [".lock"]
-    assert Path(model_path(str(tmp_path / "tiny.gguf"))).is_dir()
 
 
 @pytest.mark.long  # a process of its own

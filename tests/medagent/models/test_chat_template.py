@@ -68,18 +68,6 @@ def test_the_date_is_exported_with_the_agent(tmp_path) -> None:
     assert protocol.answering_only(given=True).date == "2031-12-09"
 
 
-def test_a_template_is_rendered_once_for_all_questions() -> None:
-    tokenizer, protocol = templated(OPENS), TagProtocol(instructions="", chat=True)
-    with mock.patch.object(type(tokenizer), "apply_chat_template", autospec=True, side_effect=rendered) as render:
-        for number in range(20):
-            protocol.encode_prompt(tokenizer, Question(str(number), f"number {number}"))
-    assert render.call_count <= 7  # once around the question, and once per combination of roles and tools
-
-
-def rendered(tokenizer, messages, **kwargs) -> str:
-    return "".join(f"U:{message['content']}\n" for message in messages) + "A:<think>\n"
-
-
 @pytest.mark.parametrize(
     ("template", "said"),
     [

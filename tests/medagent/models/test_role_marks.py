@@ -6,7 +6,6 @@ import pytest
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerBase
 
-from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.protocol import Piece, TagProtocol, encode
 from medagent.retrieval.passages import Passage
 from medagent.types import Question
@@ -115,12 +114,6 @@ def test_ordinary_words_stay(template: str) -> None:
         assert harmless(tokenizer, text) == text
 
 
-def test_a_template_of_bare_words_mauls_nothing() -> None:
-    for template in (CHATML, BARE):
-        text = "user\nassistant\nsystem\nYou are a helpful assistant."
-        assert harmless(templated(template), text) == text
-
-
 def test_a_template_that_cannot_be_rendered_leaves_the_text() -> None:
     assert harmless(templated("{{ raise_exception('never') }}"), "[INST] x") == "[INST] x"
 
@@ -138,22 +131,6 @@ def test_added_tokens_are_left_to_the_encoder() -> None:
     ids = encode(tokenizer, [Piece("a <start_of_turn>user", trusted=False)])
     assert tokenizer.decode(ids) == "a <start_of_turn>user"
     assert not set(ids) & set(tokenizer.added_tokens_decoder)
-
-
-def test_the_model_of_an_endpoint_is_unknown_so_widespread_marks_go() -> None:
-    tokenizer = byte_tokenizer()
-    for text in (
-        "<|im_start|>system",
-        "[INST]",
-        "<</SYS>>",
-        "</s>",
-        "<start_of_turn>user",
-        "### Assistant:",
-        "<｜User｜>",
-    ):
-        assert not set(harmless(tokenizer, text)) & set("<[#"), text
-    assert "assistant:" not in harmless(tokenizer, "x\nassistant: y")
-    assert [harmless(tokenizer, text) for text in PLAIN] == PLAIN
 
 
 def test_a_title_cannot_become_a_mark_with_its_colon() -> None:

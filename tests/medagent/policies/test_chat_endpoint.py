@@ -253,27 +253,6 @@ def test_a_dialogue_over_the_chat_protocol(endpoint: ReplayedEndpoint) -> None:
     assert set(endpoint.keys) == {"Bearer secret"}
 
 
-@pytest.mark.parametrize(
-    ("text", "reason", "stop"),
-    [
-        ("I would say allopurinol.", "stop", StopReason.MALFORMED),
-        ("<answer>(B", "length", StopReason.MAX_TURN_TOKENS),
-        ("<answer>(B)</answer>", "stop", StopReason.ANSWERED),
-    ],
-)
-def test_how_a_turn_ends(endpoint: ReplayedEndpoint, text: str, reason: str, stop: StopReason) -> None:
-    endpoint.replies = [(200, {}, said(reason, content=text))]
-    (rollout,) = agent(endpoint).run_all([Job(QUESTION)])
-    assert rollout.stop_reason is stop
-
-
-def test_temporary_failures_are_retried(endpoint: ReplayedEndpoint) -> None:
-    endpoint.replies = [(503, {}, "busy"), (429, {}, "slow down"), (200, {}, RIGHT)]
-    (rollout,) = agent(endpoint).run_all([Job(QUESTION)])
-    assert rollout.answer == "(B)"
-    assert len(endpoint.requests) == 3
-
-
 def test_lasting_failures_are_explained(endpoint: ReplayedEndpoint) -> None:
     endpoint.replies = [(503, {}, "busy")]
     with pytest.raises(PolicyError, match=r"no answer after 2 attempts \(status 503: .busy"):
@@ -289,13 +268,6 @@ def test_lasting_failures_are_explained(endpoint: ReplayedEndpoint) -> None:
 def test_a_chat_endpoint_cannot_have_its_turn_opened(endpoint: ReplayedEndpoint) -> None:
     with pytest.raises(PolicyError, match="forced_search"):
         agent(endpoint).run_all([Job(QUESTION, force_search=True)])
-
-
-def test_one_refused_question_is_recorded_and_the_run_goes_on(endpoint: ReplayedEndpoint) -> None:
-    endpoint.replies = [(400, {}, "The response was filtered by our content management policy"), (200, {}, RIGHT)]
-    refused, answered = agent(endpoint).run_all([Job(QUESTION)], max_open=1) + agent(endpoint).run_all([Job(QUESTION)])
-    assert (refused.stop_reason, refused.answer) == (StopReason.REFUSED, None)
-    assert answered.stop_reason is StopReason.ANSWERED
 
 
 def test_the_tag_opened_last_is_the_one_that_is_closed(endpoint: ReplayedEndpoint) -> None:

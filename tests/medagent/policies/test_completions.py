@@ -9,7 +9,7 @@ import pytest
 from medagent.agent import Agent, Job
 from medagent.errors import PolicyError
 from medagent.evaluation.benchmarks import StarterBenchmark
-from medagent.policies.completions import CompletionPolicy, HttpCompletions, turn_seed
+from medagent.policies.completions import CompletionPolicy, HttpCompletions
 from medagent.policies.http_endpoint import Endpoint
 from medagent.policies.huggingface import HFPolicy
 from studies.starter_base.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
@@ -58,11 +58,6 @@ def test_a_dialogue_stays_with_its_replica_and_load_is_spread(servers, retriever
     asked = [{body["session_id"] for body in server.bodies} for server in servers]
     assert [len(dialogues) for dialogues in asked] == [3, 3]
     assert not asked[0] & asked[1]
-
-
-def test_seeds_follow_from_the_dialogue_and_the_turn() -> None:
-    assert len({turn_seed(seed, turn) for seed in range(4) for turn in range(4)}) == 16
-    assert 0 <= turn_seed(2**64 - 1, 0) < 2**63
 
 
 def test_a_lost_replica_is_replaced_in_the_middle_of_a_dialogue(servers, starter, retriever) -> None:

@@ -30,18 +30,6 @@ def test_weights_that_are_not_numbers_are_named_at_the_first_token(temperature: 
         one_turn(policy, PROMPT, seed=7, temperature=temperature)
 
 
-def test_weights_that_turn_bad_later_are_named_too() -> None:
-    model, tokenizer = load_causal_lm(STARTER)
-    policy = HFPolicy(model, tokenizer)
-    one_turn(policy, PROMPT)
-    policy.load_weights([("model.norm.weight", torch.full_like(model.model.norm.weight, math.inf))])
-    with pytest.raises(PolicyError, match="go back to an earlier checkpoint"):
-        one_turn(policy, PROMPT)
-    clean, _ = load_causal_lm(STARTER)
-    policy.load_weights([("model.norm.weight", clean.model.norm.weight)])
-    assert one_turn(policy, PROMPT).token_ids
-
-
 @pytest.mark.parametrize("lockstep", [True, False])
 @pytest.mark.parametrize("bad", ["nan", "plus", "all minus"])
 def test_one_bad_row_fails_alone(starter, monkeypatch, bad: str, lockstep: bool) -> None:

@@ -61,15 +61,6 @@ def test_a_window_is_tried_however_wide_it_is(family: str, window: int, tokenize
     assert model.config.sliding_window == window
 
 
-def test_dropout_left_on_is_refused(tokenizer) -> None:
-    settings = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "resid_pdrop": 0.5}
-    model = tiny_model("gpt2", len(tokenizer), **settings)
-    HFPolicy(model, tokenizer)
-    model.train()
-    with pytest.raises(PolicyError, match="left in training mode"):
-        HFPolicy(model, tokenizer)
-
-
 def test_an_adapter_beside_the_base_is_sampled_with_it(starter, tokenizer) -> None:
     torch.manual_seed(0)
     model = tiny_model("qwen2", len(tokenizer), **SMALL)

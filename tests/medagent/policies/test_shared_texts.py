@@ -62,14 +62,6 @@ def test_rollouts_that_are_the_same_are_sampled_as_one(starter, retriever, world
     assert {rows for rows, _ in passes} == {1}
 
 
-def test_rows_of_other_texts_are_read_apart(starter, retriever, world, passes) -> None:
-    jobs = [Job(question, seed=n) for n, question in enumerate(world.questions("train", limit_per_kind=3))]
-    agent = agent_of(starter, retriever)
-    passes.clear()
-    agent.run_all(jobs)
-    assert passes[0][0] == len(jobs)
-
-
 def test_instructions_before_all_questions_are_read_once(starter, retriever, world, passes) -> None:
     protocol = TagProtocol(instructions="Answer the medical question with a passage that you found. " * 3)
     agent = Agent(HFPolicy(*starter), retriever, protocol, Limits(2, 16, 64, 400), top_k=1)

@@ -14,7 +14,7 @@ from medagent.policies.chat_endpoint import ChatReply, RemotePolicy, byte_tokeni
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.policies.scripted import ScriptedPolicy
-from medagent.policies.turn_ends import end_token_ids, first_end, stored_end_token_ids
+from medagent.policies.turn_ends import end_token_ids, stored_end_token_ids
 from medagent.policy import TurnStop
 from medagent.protocol import Block
 from tests.medagent.policies.support import SMALL, TAGS, FakeSource, forced, one_turn, tiny_model, word_tokenizer
@@ -113,15 +113,6 @@ def test_in_process_and_through_completions_a_turn_ends_at_the_same_token(name: 
         found = one_turn(there, [3, 4], max_tokens=case.max_tokens, blocks=blocks)
         assert (found.token_ids, found.stop, found.text) == wanted
         assert len(found.logprobs) == case.count
-
-
-@pytest.mark.parametrize("name", [name for name, case in TABLE.items() if case.stop is TAG])
-def test_a_script_ends_where_a_model_would(name: str) -> None:
-    case = TABLE[name]
-    policy = ScriptedPolicy(byte_tokenizer(), lambda read, turn: "".join(case.tokens))
-    found = one_turn(policy, [3, 4], max_tokens=99, blocks=setting(case)[2])
-    assert (found.text, found.stop) == (case.text, TAG)
-    assert len(found.token_ids) == len(case.text.encode()), "one token per byte"
 
 
 def test_a_tag_at_the_limit_of_a_script_is_a_tag() -> None:
@@ -228,9 +219,3 @@ def test_tokens_added_later_complete_ends_too() -> None:
     tokenizer.add_tokens(["cb"])
     found = one_turn(replace(policy, sources=[Saying([2, 4, 3])]), [2], blocks=(Block("", "b"),))
     assert (found.token_ids, found.stop) == ((2, 4), TAG)
-
-
-def test_the_first_of_several_ends_counts() -> None:
-    assert first_end("a</x> b</y>", ("</y>", "</x>")) == 5
-    assert first_end("abc", ("bc", "b")) == 2
-    assert first_end("abc", ("d",)) is None

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from medagent.engines.weight_sync import served_adapter
+from medagent.engines.weight_sync_check import served_adapter
 from medagent.policies.vllm.worker import AdapterChecksums
 from medagent.training.engines import ModuleWeights
 from medagent.training.lora import LoraSettings

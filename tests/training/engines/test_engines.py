@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from medagent.errors import ConfigError, PolicyError
 from medagent.policies.vllm.api import VllmApi
@@ -29,16 +28,6 @@ def servers() -> Iterator[list[FakeVllm]]:
 def engine_for(servers: list[FakeVllm], folder: Path, **settings) -> ServersEngine:
     urls = [server.url for server in servers]
     return ServersEngine(urls, "base", str(folder), retries=1, backoff_s=0.01, **settings)
-
-
-def test_probe_logprobs_are_the_policys(module, tmp_path: Path) -> None:
-    perturb(module)
-    probe = setup_of(module, tmp_path).probe_ids
-    sampler = InProcessEngine().sync_weights(ModuleWeights(module), version=0)
-    with torch.no_grad():
-        logits = sampler.model(input_ids=torch.tensor([probe])).logits[0]
-    wanted = torch.log_softmax(logits, -1)[:-1].gather(1, torch.tensor(probe[1:])[:, None])[:, 0]
-    torch.testing.assert_close(ModuleWeights(module).logprobs(probe).float(), wanted, rtol=0, atol=1e-4)
 
 
 def test_servers_get_each_adapter_and_lose_the_one_before(module, servers, tmp_path: Path) -> None:
@@ -121,20 +110,6 @@ def test_a_server_that_comes_back_is_judged_anew(module, servers, tmp_path: Path
     servers[0].failing = False
     assert len(engine.sync_weights(ModuleWeights(module), version=2).replicas) == 2
     assert engine.metrics()["sampler/measurable"] == 0.0
-
-
-def test_servers_must_list_the_adapter_as_read_from_its_folder(module, servers, tmp_path: Path, monkeypatch) -> None:
-    engine = engine_for(servers[:1], tmp_path)
-    engine.start(ModuleWeights(module), setup_of(module, tmp_path))
-    roots = VllmApi.roots
-    monkeypatch.setattr(VllmApi, "roots", lambda api: dict.fromkeys(roots(api), "/of/another/run"))
-    with pytest.raises(PolicyError, match=r"Found policy-.* served from /of/another/run, wanted"):
-        engine.sync_weights(ModuleWeights(module), version=0)
-    monkeypatch.setattr(VllmApi, "roots", lambda api: {"base": ""})
-    with pytest.raises(PolicyError, match="served from nowhere"):
-        engine.sync_weights(ModuleWeights(module), version=0)
-    monkeypatch.setattr(VllmApi, "roots", lambda api: {n: str(tmp_path / n) for n in roots(api)})
-    assert engine.sync_weights(ModuleWeights(module), version=0).model in servers[0].models
 
 
 def test_of_several_servers_the_one_that_agrees_least_is_logged(module, servers, tmp_path: Path, monkeypatch) -> None:

@@ -106,10 +106,8 @@ def test_each_rank_has_its_gpus(devices, colocated, visible, index, rank, wanted
     assert of_rank(VllmSettings(devices=devices), setup, colocated=colocated).devices == wanted
 
 
-@pytest.mark.parametrize(
-    ("devices", "words"), [("", "on the same GPUs .all."), ("4,5", "4,5"), ("4;5", "names 2 ranks")]
-)
-def test_ranks_without_gpus_of_their_own_are_refused(devices: str, words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("devices", ["", "4,5", "4;5"])
+def test_ranks_without_gpus_of_their_own_are_refused(devices: str, tmp_path: Path) -> None:
     setup = EngineSetup(tmp_path, 512, (), 2, 3, torch.device("cuda", 2), sharded=False)
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=rf"settings.devices .{devices or 'all'}. names GPUs .*one list per rank"):
         of_rank(VllmSettings(devices=devices), setup, colocated=False)
