@@ -56,6 +56,8 @@ def _predictions(run: Run) -> tuple[str, Sequence[Prediction]]:
     """A run's name in errors, and its predictions."""
     if isinstance(run, Evaluation):
         return str(run.settings["agent"]), run.predictions
+    if not isinstance(run, str | Path):
+        raise InputError(f"found a {type(run).__name__}, wanted an Evaluation as `evaluate` returns it, or its folder.")
     found = PredictionLog(Path(run) / "predictions.jsonl").read()
     if not found:
         raise InputError(

@@ -18,7 +18,7 @@ from medagent.errors import InputError
 from medagent.evaluation.benchmarks.source import BenchmarkSource, benchmark_digest, source_named
 from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprint
 from medagent.evaluation.metrics import ModeReport, report_mode
-from medagent.evaluation.modes import EVIDENCE_MODES, SEARCH_MODES, Mode, baselines
+from medagent.evaluation.modes import EVIDENCE_MODES, SEARCH_MODES, Mode, baselines, modes_named
 from medagent.evaluation.names import ModeName, Prompting
 from medagent.evaluation.predictions import Prediction
 from medagent.evaluation.prompting import solved_examples, with_prompting
@@ -159,7 +159,7 @@ def evaluate(
         raise InputError(f"price: found {dict(price)}, wanted input and output, each 0 or more per million tokens.")
     source, plan = (
         source_named(benchmark),
-        Plan(tuple(map(Mode, [modes] if isinstance(modes, str) else modes)), samples, rotations, temperature, seed),
+        Plan(modes_named(modes), samples, rotations, temperature, seed),
     )
     entails: Entailment = NLIModel(entailment) if entailment else LexicalRule()
     questions, passages, notes = source.questions()

@@ -47,6 +47,14 @@ SEARCH_MODES = (*EVIDENCE_MODES, Mode.WITHOUT_EVIDENCE, Mode.INJECTED)  # modes 
 _UNCHANGED = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.WITHOUT_EVIDENCE, Mode.INJECTED)
 
 
+def modes_named(names: str | Sequence[str]) -> tuple[Mode, ...]:
+    """One mode or several, by name."""
+    given = [names] if isinstance(names, str) else list(names)
+    if unknown := [name for name in given if name not in list(Mode)]:
+        raise InputError(f"mode: found {unknown[0]!r}, wanted one of {', '.join(Mode)}.")
+    return tuple(map(Mode, given))
+
+
 def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
     """The agent of a mode. `corpus` is what unrelated passages are drawn from.
 

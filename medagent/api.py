@@ -22,10 +22,20 @@ from medagent.types import LETTERS, Question
 from medagent.untrusted_text import is_blank
 
 
-def question_of(text: str, options: Sequence[str] | None = None) -> Question:
-    """A question as a person types it. Raises `InputError` for blank text and too many options."""
-    if is_blank(text):
-        raise InputError("the question is empty. Give some text, in quotes.")
+def question_of(text: str, options: Sequence[str] | Mapping[str, str] | None = None) -> Question:
+    """A question as a person types it, with the options in order or by their letters.
+
+    Raises:
+        InputError: the text is blank, or the options are too many or not texts.
+    """
+    if not isinstance(text, str) or is_blank(text):
+        raise InputError(f"the question: found {text!r}, wanted some text, in quotes.")
+    if isinstance(options, Mapping):
+        if list(options) != list(LETTERS[: len(options)]):
+            raise InputError(f"options: found the letters {', '.join(map(str, options))}, wanted A, B, ... in order.")
+        options = list(options.values())
+    if isinstance(options, str) or not all(isinstance(option, str) for option in options or ()):
+        raise InputError(f'options: found {options!r}, wanted a list of texts, such as ["colchicine", "aspirin"].')
     if options is not None and len(options) > len(LETTERS):
         raise InputError(f"found {len(options)} options, wanted at most {len(LETTERS)}.")
     return Question("asked", text.strip(), tuple(options or ()))
@@ -54,7 +64,7 @@ class LoadedAgent:
         self,
         question: str | Question,
         *,
-        options: Sequence[str] | None = None,
+        options: Sequence[str] | Mapping[str, str] | None = None,
         temperature: float = 0.0,
         where: str = "",
     ) -> Answer:
@@ -124,6 +134,8 @@ def load_agent(
     Raises:
         MedagentError: there is no such agent, or it lacks an index. The message names the remedy.
     """
+    if index is not None and not isinstance(index, str | Path):
+        raise InputError(f"index: found a {type(index).__name__}, wanted a folder. Give an open one as retriever=.")
     agent = open_agent(
         str(name),
         index=None if index is None else str(index),

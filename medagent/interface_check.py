@@ -9,6 +9,8 @@ from inspect import Parameter, Signature
 from pydoc import locate
 from typing import Any
 
+from medagent.errors import ConfigError
+
 REFUSALS = (  # as jsonargparse words them
     re.compile(
         r"Import path (?P<found>[\w.]+) does not (?:implement protocol|correspond to a subclass of) (?P<wanted>\w+)"
@@ -53,6 +55,16 @@ def _misfit_of_base(found: type, wanted: type, said: str) -> str | None:
         if not static and own[name] is not method and not _fits(own[name], method):
             return f"{said} Wanted: {_written(name, method)}. Found: {_written(name, own[name])}. {RENAME}"
     return None
+
+
+def check_part(setting: str, value: object, wanted: type) -> None:
+    """Raise ConfigError unless an object fits an interface; a function fits one that is only called."""
+    if isinstance(value, type):
+        raise ConfigError(f"{setting}: found the class {value.__name__}, wanted an object: {value.__name__}(...).")
+    if callable(value) and list(_methods(wanted)) == ["__call__"]:
+        return
+    if reason := misfit(type(value), wanted):
+        raise ConfigError(f"{setting}: found {str(value)[:80]!r}. {reason}")
 
 
 def compare_by_names(protocol: type) -> None:

@@ -70,6 +70,10 @@ class SearchBatcher:
         self._worker: asyncio.Task[None] | None = None
 
     @property
+    def _name(self) -> str:
+        return type(self._retriever).__name__
+
+    @property
     def waiting(self) -> int:
         """How many queries wait for the next batch."""
         return len(self._queue)
@@ -147,6 +151,19 @@ class SearchBatcher:
                 failure.__cause__ = error
             except RetrieverUnavailableError as error:
                 failure = error
+            except OSError as error:  # of a user's retriever: a connection is reset, a disk is away
+                failure = RetrieverUnavailableError(
+                    f"{self._name}.search: {type(error).__name__}: {error}, for {len(batch)} queries. It was tried "
+                    f"{attempt + 1} times. Raise RetrieverUnavailableError where the search cannot answer."
+                )
+                failure.__cause__ = error
+            except RetrievalError:
+                raise
+            except Exception as error:
+                raise RetrievalError(
+                    f"{self._name}.search: {type(error).__name__}: {error}, for {len(batch)} queries, of which the "
+                    f"first is {batch[0].query!r}. Mend the class; only an OSError is tried again."
+                ) from error
             if attempt < self._retries:
                 self.stats.num_retries += 1
                 await asyncio.sleep(self._backoff_s * 2**attempt)

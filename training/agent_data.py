@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from lightning import LightningDataModule
@@ -50,6 +51,7 @@ class AgentData(LightningDataModule):
 
     default_callbacks: ClassVar[tuple[str, ...]] = ()
     any_step_ends: ClassVar[bool] = False
+    config: Mapping[str, Any] = MappingProxyType({})  # the arguments as a configuration has them
     num_micro_batches: int  # per optimizer step
 
     def __init__(self, agent: AgentSettings, retriever: Retriever, engine: Engine, *, seed: int) -> None:

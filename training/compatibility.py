@@ -13,7 +13,7 @@ from medagent.training.advantages import AdvantageEstimator
 from medagent.training.engines import Engine
 from medagent.training.execution import Quantisation
 from medagent.training.module import AgentModule
-from medagent.training.prepare import TruncatedMode, check_bootstrap
+from medagent.training.prepare import TruncatedMode, ZeroStdMode, check_bootstrap
 from medagent.training.routing import RoutingReplay
 from medagent.types import Limits
 
@@ -25,6 +25,7 @@ def check_composition(
     num_samples: int,
     num_critic_epochs: int,
     truncated: TruncatedMode,
+    zero_std_groups: ZeroStdMode = "keep",
 ) -> None:
     """Raise ConfigError if critic, advantage, groups and truncated rollouts contradict each other."""
     name = type(estimator).__name__
@@ -43,6 +44,11 @@ def check_composition(
         raise ConfigError(
             f"data.advantage is {name} and data.num_samples is {num_samples}, wanted 2 or more: a rollout is compared "
             "with others of the same question. Raise data.num_samples, and lower data.num_questions to keep the batch."
+        )
+    if zero_std_groups == "mask" and not estimator.needs_groups:
+        raise ConfigError(
+            f"data.zero_std_groups is mask, and data.advantage is {name}, which compares no group: equal rollouts "
+            "teach it too. Leave it out, or take GroupNormalised or LeaveOneOut."
         )
     if module.critic_inputs == "evidence_and_group" and num_samples < 2:
         raise ConfigError(

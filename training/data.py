@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
+from medagent.interface_check import check_part
 from medagent.models.text_length import check_trained_text
 from medagent.policy import Policy
 from medagent.retrieval.retriever import Retriever
@@ -32,14 +34,15 @@ from medagent.training.compatibility import check_composition, check_engine, war
 from medagent.training.default_callbacks import tokens_to_sample
 from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.experience import Experience, Reduction, step_weights
+from medagent.training.finite_steps import in_words
 from medagent.training.memory.batch_size_tuning import Work
 from medagent.training.metrics import Largest, explained_variance, logprob_gap, rollout_metrics, worst_of_ranks
 from medagent.training.module import AgentModule
-from medagent.training.prepare import OffPolicy, TruncatedMode, prepare
+from medagent.training.prepare import OffPolicy, TruncatedMode, ZeroStdMode, prepare
 from medagent.training.rewards import OutcomeReward, Reward, graded
 from medagent.training.rollouts.noisy_retrieval import NoisyRetrieval
 from medagent.training.rollouts.stale_rollouts import StaleRollouts
-from medagent.training.settings import check_shares
+from medagent.training.settings import as_config, check_shares
 from medagent.training.sharding import over_ranks
 from medagent.types import Question, Rollout
 
@@ -55,6 +58,9 @@ class RolloutData(AgentData):
 
     `truncated` says how a truncated rollout counts: "terminal" (an end like any other), "bootstrap" (the critic's value
     of its last state is added) or "mask" (no loss).
+
+    `zero_std_groups` "mask": a question whose rollouts all earned the same has no loss, where the advantage compares
+    them. `filter_overlong_prompts`: leave questions out that do not fit into the limits, instead of refusing them.
     """
 
     default_callbacks = (
@@ -73,6 +79,8 @@ class RolloutData(AgentData):
         off_policy: OffPolicy = OffPolicy(),
         engine: Engine = lazy_instance(InProcessEngine),
         truncated: TruncatedMode = "terminal",
+        zero_std_groups: ZeroStdMode = "keep",
+        filter_overlong_prompts: bool = False,
         noisy_retrieval: NoisyRetrieval = NoisyRetrieval(),
         num_questions: int = 128,
         num_samples: int = 1,
@@ -83,15 +91,25 @@ class RolloutData(AgentData):
         reduction: Reduction = "rollout-mean",
         seed: int = 0,
     ) -> None:
+        self.config = as_config({name: value for name, value in locals().items() if name not in ("self", "__class__")})
+        check_part("data.benchmark", benchmark, Benchmark)
+        check_part("data.retriever", retriever, Retriever)
+        check_part("data.reward", reward, Reward)
         super().__init__(agent, retriever, engine, seed=seed)
         self.reward = reward
         self.advantage, self.off_policy, self.truncated = advantage, off_policy, truncated
+        self.zero_std_groups, self.filter_overlong_prompts = zero_std_groups, filter_overlong_prompts
         self.noisy_retrieval = noisy_retrieval
         self.num_questions, self.num_samples = num_questions, num_samples
         self.num_epochs, self.num_critic_epochs = num_epochs, num_critic_epochs
         self.num_minibatches, self.num_micro_batches = num_minibatches, num_micro_batches
         self.reduction = reduction
         self.questions = benchmark.questions()
+        if not isinstance(self.questions, list) or not all(isinstance(each, Question) for each in self.questions):
+            raise ConfigError(
+                f"data.benchmark: {type(benchmark).__name__}.questions() gave a {type(self.questions).__name__}, "
+                "wanted a list of Question. A BenchmarkSource gives its benchmark by open()."
+            )
         noisy_retrieval.check(self.questions)
         self.rollouts: list[Rollout] = []  # of the current iteration, for records
         self._search_metrics: dict[str, float] = {}  # of the last collection
@@ -115,6 +133,7 @@ class RolloutData(AgentData):
             num_samples=self.num_samples,
             num_critic_epochs=self.num_critic_epochs,
             truncated=self.truncated,
+            zero_std_groups=self.zero_std_groups,
         )
         check_engine(
             self.engine,
@@ -124,7 +143,24 @@ class RolloutData(AgentData):
         )
         warn_of_tight_limits(module.base_name, settings.limits)
         check_trained_text(module.shared_base.peft.config, settings.limits, f"the base {module.base_name}")
+        self._leave_out_overlong(module)
         self.start_engine(module, settings.protocol.encode_prompt(module.tokenizer, self.questions[0]))
+
+    def _leave_out_overlong(self, module: AgentModule) -> None:
+        """Refuse or leave out questions whose prompt leaves no token to sample."""
+        encode, limits = self.agent_settings.protocol.encode_prompt, self.agent_settings.limits
+        most = limits.max_total_tokens
+        long = {each.id for each in self.questions if len(encode(module.tokenizer, each)) >= most}
+        if not long:
+            return
+        found = (
+            f"data.agent.limits.max_total_tokens: found {len(long)} of {len(self.questions)} questions whose prompt "
+            f"has {most} tokens or more: {in_words(sorted(long))}."
+        )
+        if not self.filter_overlong_prompts or len(long) == len(self.questions):
+            raise ConfigError(f"{found} Raise the limit, or leave them out with data.filter_overlong_prompts true.")
+        self.questions = [each for each in self.questions if each.id not in long]
+        warnings.warn(f"{found} They are left out.", stacklevel=2)
 
     def work(self, world_size: int) -> Work:
         """A rank's work in memory; the last passages may go over the limit, which is asked before the next turn."""
@@ -243,6 +279,7 @@ class _Iteration(IterableDataset[Experience]):
             num_samples=data.num_samples,
             off_policy=data.off_policy,
             truncated=data.truncated,
+            zero_std_groups=data.zero_std_groups,
         )
         value_mask_BT = data.advantage.value_mask(experience.mask_BT, experience.turn_ids_BT)
         variance = {"critic/explained_variance": explained_variance(experience, value_mask_BT, reduce)}

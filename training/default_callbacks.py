@@ -93,10 +93,13 @@ def _distinct(texts: list[list[int]]) -> int:
 
 
 def log_at_once(trainer: Trainer, module: LightningModule, metrics: Mapping[str, float]) -> None:
-    """Log an iteration's figures now: Lightning writes them after the checkpoint, and a kill would lose them."""
+    """Log an iteration's figures now: Lightning writes them after the checkpoint, and a kill would lose them.
+
+    Their step is the last one that was made, as in what Lightning logs at an epoch's end.
+    """
     module.log_dict(metrics, logger=False, rank_zero_only=True)
     for logger in trainer.loggers:
-        logger.log_metrics({**metrics, "epoch": trainer.current_epoch}, step=trainer.global_step)
+        logger.log_metrics({**metrics, "epoch": trainer.current_epoch}, step=max(0, trainer.global_step - 1))
 
 
 class CountedTokens(Callback):

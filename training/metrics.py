@@ -16,6 +16,7 @@ from medagent.types import Rollout, StopReason
 METRICS: dict[str, str] = {
     "reward/mean": "Mean reward per rollout, rewards of turns included.",
     "reward/success": "Share of sampled rollouts whose answer is right.",
+    "reward/zero_std_groups": "Share of questions whose rollouts all earned the same. With a group's advantage only.",
     "rollout/turns": "Turns per rollout.",
     "rollout/searches": "Searches per rollout.",
     "rollout/tokens": "Tokens per rollout: prompt, turns and passages.",

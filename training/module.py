@@ -22,7 +22,7 @@ from medagent.routing import Routers
 from medagent.training.adapters import REFERENCE, SharedBase
 from medagent.training.auto_dtype import DTYPE, check_dtype, resolve_dtype
 from medagent.training.batching import pack_rows
-from medagent.training.default_callbacks import default_callbacks
+from medagent.training.default_callbacks import default_callbacks, log_at_once
 from medagent.training.execution import Execution
 from medagent.training.experience import Experience
 from medagent.training.finite_steps import FiniteSteps
@@ -35,10 +35,11 @@ from medagent.training.objectives import (
     PolicyTerms,
     policy_metrics,
     reference_kl,
+    teaches,
     value_loss,
 )
 from medagent.training.routing import RoutingReplay
-from medagent.training.settings import check_module_settings, check_trainer
+from medagent.training.settings import INSTANTIATOR, as_config, check_module_settings, check_trainer
 from medagent.training.sharding import over_ranks
 
 KLMode = Literal["loss", "reward"]
@@ -103,7 +104,10 @@ class AgentModule(LightningModule):
         check_module_settings(locals())
         dtype = resolve_dtype(dtype, base_model, device=fastest_device())
         super().__init__()
-        self.save_hyperparameters(ignore=["policy_lora", "critic_lora", "policy_loss", "preference_loss", "execution"])
+        objects = {"policy_lora": policy_lora, "critic_lora": critic_lora, "policy_loss": policy_loss}
+        self.save_hyperparameters(ignore=[*objects, "preference_loss", "execution"])
+        # As a configuration writes them: `load_from_checkpoint` makes the objects again, and reads no pickle.
+        self.save_hyperparameters(as_config({**objects, "execution": execution}) | INSTANTIATOR)
         self.base_name, self.dtype_name, self.base_sha256 = base_model, dtype, base_sha256(base_model)
         self.policy_lora, self.critic_lora = policy_lora, critic_lora
         self.policy_lr, self.critic_lr, self.weight_decay = policy_lr, critic_lr, weight_decay
@@ -134,6 +138,7 @@ class AgentModule(LightningModule):
         self._step_callbacks: list[StepCallback] = []
         self._sums: dict[str, float] = {}
         self._ratio_max = 0.0
+        self._teaches: list[bool] = []  # see `teaches`, of each part of a step
         self._began = self._ended = 0.0
 
     def configure_callbacks(self) -> list[Callback]:
@@ -181,7 +186,7 @@ class AgentModule(LightningModule):
         optimizer = self.optimizers()
         assert isinstance(optimizer, LightningOptimizer)
         optimizer.zero_grad()
-        self._sums, self._ratio_max = {}, 0.0
+        self._sums, self._ratio_max, self._teaches = {}, 0.0, []
         self.finite_steps.begin()
         losses = self.loss_terms(batch)
         *first, (last_loss, last_part) = [(loss_of, part) for part in self._parts(batch) for loss_of in losses]
@@ -191,7 +196,8 @@ class AgentModule(LightningModule):
                 self._backward(loss_of(part.to(self.device)))
         loss = last_loss(last_part.to(self.device))
         self._backward(self._reaching_every_parameter(loss) if ddp else loss)
-        if batch.critic_only:  # AdamW would move the policy by a gradient of zero too
+        teaches = not self._teaches or bool(self._largest(torch.tensor(float(any(self._teaches)))))
+        if batch.critic_only or not teaches:  # AdamW would make a whole step of a gradient that is rounding
             for parameter in self.shared_base.policy_parameters():
                 parameter.grad = None
         rates = [group["lr"] for group in optimizer.param_groups]
@@ -281,6 +287,8 @@ class AgentModule(LightningModule):
             self.add_to_sums({"kl/reference": kl_BT.detach().sum()})
             if self.kl_mode == "loss":
                 loss = loss + self.kl_coef * (batch.loss_weights_BT * kl_BT).sum()
+        eps = torch.finfo(getattr(torch, self.dtype_name)).eps
+        self._teaches.append(teaches(scores, batch, kl_coef=self.kl_coef, entropy_coef=self.entropy_coef, eps=eps))
         for callback in self._step_callbacks:
             callback.on_policy_loss(self, PolicyTerms(result, scores.logprobs_BT, scores.collision_BT))
         return loss
@@ -318,9 +326,7 @@ class AgentModule(LightningModule):
         rollout_s = float(self.trainer.callback_metrics.get("time/rollout", 0.0))
         update_s = torch.tensor(self._ended - self._began - rollout_s, dtype=torch.float64)
         self.log("time/update", float(self._largest(update_s)))
-        self.log("update/skipped", skipped := float(self.finite_steps.in_iteration), logger=False)
-        for logger in self.trainer.loggers:  # at once, as in HeldOutEvaluation
-            logger.log_metrics({"update/skipped": skipped, "epoch": self.current_epoch}, step=self.trainer.global_step)
+        log_at_once(self.trainer, self, {"update/skipped": float(self.finite_steps.in_iteration)})
 
     def configure_optimizers(self) -> Optimizer:
         """One AdamW with the groups `policy` and, where there is one, `critic`, each at its own rate."""

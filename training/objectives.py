@@ -20,6 +20,7 @@ from medagent.training.experience import Experience
 from medagent.training.heads import TokenScores
 
 RatioLevel = Literal["token", "turn", "sequence"]
+ROUNDING = 4  # units of the base's precision by which log-probs of two reads of one text differ on average
 MAX_LOG_RATIO = 20.0
 COMMON_CLIP = 0.2  # at which `policy/token_clip_fraction` compares weight levels and clip ranges
 
@@ -216,6 +217,15 @@ def reference_kl(policy_logprobs_BT: Tensor, reference_logprobs_BT: Tensor, mask
     """[B, T] the k3 estimator of KL(policy || reference), exp(d) - d - 1 with d = reference - policy."""
     gap_BT = torch.where(mask_BT, reference_logprobs_BT - policy_logprobs_BT, 0.0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     return torch.expm1(gap_BT) - gap_BT
+
+
+@torch.no_grad()
+def teaches(scores: TokenScores, batch: Experience, *, kl_coef: float, entropy_coef: float, eps: float) -> bool:
+    """Whether a part of a step has an advantage, an entropy bonus, or a KL above the rounding of a base of `eps`."""
+    if entropy_coef or bool(batch.advantages_BT.any()):
+        return True
+    gap_BT = torch.where(batch.mask_BT, scores.logprobs_BT - batch.reference_logprobs_BT, 0.0)
+    return bool(kl_coef) and float(gap_BT.abs().sum()) > ROUNDING * eps * int(batch.mask_BT.sum())
 
 
 def value_loss(

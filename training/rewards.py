@@ -10,7 +10,7 @@ from typing import Protocol
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 
 from medagent.answer_forms import entries, without_citations
-from medagent.errors import ConfigError
+from medagent.errors import ConfigError, MedagentError
 from medagent.evaluation.grading.citations import citations_of
 from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.grading.open_answers import contains, first_answer, list_score, same, token_f1
@@ -34,19 +34,27 @@ class Reward(Protocol):
 
 def graded(reward: Reward, rollout: Rollout) -> Rollout:
     """The rollout as `reward` grades it; ConfigError unless that is a rollout with rewards up to `MOST_REWARD`."""
-    done = reward(rollout)
+    where = f"data.reward ({type(reward).__name__}), question {rollout.question.id}, sample {rollout.sample}"
+    try:
+        done = reward(rollout)
+    except MedagentError:
+        raise
+    except Exception as error:  # code of the user's may raise anything
+        raise ConfigError(
+            f"{where}: raised {type(error).__name__}: {error}, wanted the rollout with its reward. Mend the class and "
+            "start the run again: it goes on from its last iteration."
+        ) from error
     if not isinstance(done, Rollout):
         raise ConfigError(
-            f"data.reward ({type(reward).__name__}): gave question {rollout.question.id}, sample {rollout.sample}, "
-            f"{done!r}, wanted the rollout with its reward: return rollout.graded(reward, success=...)."
+            f"{where}: gave {done!r}, wanted the rollout with its reward: return rollout.graded(reward, success=...)."
         )
     given = {"reward": done.reward, **{f"reward of turn {n}": turn.reward for n, turn in enumerate(done.turns)}}
     for what, value in given.items():
         if not isinstance(value, int | float) or not abs(value) <= MOST_REWARD:
             raise ConfigError(
-                f"data.reward ({type(reward).__name__}): gave question {rollout.question.id}, sample {rollout.sample}, "
-                f"the {what} {value!r}, wanted a finite number from -{MOST_REWARD:g} to {MOST_REWARD:g}, as a Python "
-                "float. Mend the class, or scale its rewards: sums and squares of them must fit into float32."
+                f"{where}: gave the {what} {value!r}, wanted a finite number from -{MOST_REWARD:g} to "
+                f"{MOST_REWARD:g}, as a Python float. Mend the class, or scale its rewards: their sums and squares "
+                "must fit into float32."
             )
     return done
 

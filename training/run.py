@@ -37,7 +37,7 @@ from medagent.training.callbacks.export import read_metrics
 from medagent.training.callbacks.held_out import HeldOutEvaluation
 from medagent.training.default_callbacks import why_not_to_go_on
 from medagent.training.module import AgentModule
-from medagent.training.settings import TRAINER_DEFAULTS
+from medagent.training.settings import INSTANTIATOR, TRAINER_DEFAULTS, as_config
 
 RUN_PARTS = (
     "checkpoints",
@@ -69,22 +69,27 @@ def train(
     *,
     out: str | Path = "runs/train",
     iterations: int = 1,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Callback | Sequence[Callback] = (),
     accelerator: str = "auto",
     devices: int | list[int] | str = 1,
     num_nodes: int = 1,
     strategy: str | Strategy = "auto",
+    overwrite: bool = False,
 ) -> TrainingResult:
     """Train from Python as `medagent train` does: metrics, checkpoints and the agent go to the folder `out`.
 
     `callbacks` join the data's default ones; one of the same class takes its place. A second call with the same folder
-    goes on from the newest checkpoint. It does not compare settings with those of the run before.
+    and settings goes on from the newest checkpoint. With `overwrite` it discards the run that is there. Objects are
+    compared by their class and the arguments that they keep as attributes.
 
     Raises:
-        ConfigError: settings contradict each other, or the folder holds other files or more iterations.
+        ConfigError: settings contradict each other, or the folder holds other files, settings or more iterations.
     """
     quiet_lightning()
     run = Path(out)
+    if not isinstance(iterations, int) or iterations < 1:
+        raise ConfigError(f"iterations: found {iterations!r}, wanted a whole number, 1 or more.")
+    callbacks = [callbacks] if isinstance(callbacks, Callback) else callbacks
     settings: dict[str, Any] = {
         **TRAINER_DEFAULTS,
         "accelerator": accelerator,
@@ -96,7 +101,12 @@ def train(
         "logger": run_loggers(run),
         "callbacks": [*_with_defaults(callbacks, data), run_checkpoints(run)],
     }
-    fit_in_folder(Trainer(**settings), module, data)
+    resolved = {
+        "trainer": {"callbacks": as_config(callbacks)},
+        "model": {name: value for name, value in module.hparams.items() if name not in INSTANTIATOR},
+        "data": data.config,
+    }
+    fit_in_folder(Trainer(**settings), module, data, resolved, overwrite=overwrite)
     return TrainingResult(run, run / "agent", tuple(read_metrics(run)))
 
 

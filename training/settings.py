@@ -5,11 +5,13 @@ A trainer's setting that the update would ignore, or that would break it, is ref
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from pydoc import locate
-from typing import Any
+from types import FunctionType
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jsonargparse import Namespace
@@ -209,6 +211,42 @@ def check_shares(num_questions: int, num_samples: int, num_parts: int, num_ranks
             f"rank's share must fill its {num_parts} micro-batches (with shared_prefixes a question's samples stay in "
             "one). Raise it, or lower data.num_minibatches."
         )
+
+
+MOST_LISTED = 1000
+# How Lightning makes a module from such settings in `load_from_checkpoint`.
+INSTANTIATOR = {"_instantiator": "lightning.pytorch.cli.instantiate_module"}
+
+
+@runtime_checkable
+class _Lazy(Protocol):
+    """A default of jsonargparse's `lazy_instance`, which has no attributes until it is used."""
+
+    def lazy_get_init_data(self) -> Namespace: ...
+
+
+def as_config(value: Any) -> Any:
+    """A setting as YAML writes it: an object by `class_path` and `init_args`, taken from attributes of those names.
+
+    A leading underscore does not count. An object without them becomes a text, which no setting accepts.
+    """
+    if isinstance(value, Mapping):
+        return {name: as_config(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_config(each) for each in value] if len(value) < MOST_LISTED else f"{len(value)} values"
+    if isinstance(value, FunctionType | type):
+        return f"{value.__module__}.{value.__qualname__}"
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, _Lazy):
+        return {"init_args": {}} | value.lazy_get_init_data().as_dict()
+    names = [name for name in inspect.signature(type(value)).parameters if name not in ("args", "kwargs")]
+    path = f"{type(value).__module__}.{type(value).__qualname__}"
+    kept = {name.removeprefix("_"): each for name, each in vars(value).items()}
+    if not kept.keys() >= set(names):
+        return f"{path}(...)"
+    arguments = {name: as_config(kept[name]) for name in names}
+    return arguments if is_dataclass(value) else {"class_path": path, "init_args": arguments}
 
 
 def _listed(value: Any) -> list[Any]:

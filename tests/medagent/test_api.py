@@ -63,6 +63,7 @@ def test_an_answer_has_its_verdict_citations_and_searches(agent: LoadedAgent) ->
     assert [(search.query, search.passages) for search in answer.searches] == [("gout drug", (GOUT,))]
     choice = agent.answer(medagent.Question("q", QUESTION, ("colchicine", "aspirin")))
     assert choice == agent.answer(QUESTION, options=["colchicine", "aspirin"])
+    assert choice == agent.answer(QUESTION, options={"A": "colchicine", "B": "aspirin"})
 
 
 def test_it_answers_below_a_running_event_loop_and_in_several_threads(agent: LoadedAgent) -> None:
@@ -76,8 +77,14 @@ def test_it_answers_below_a_running_event_loop_and_in_several_threads(agent: Loa
 
 def test_wrong_use_is_an_error_that_names_the_remedy(policy: ScriptedPolicy) -> None:
     agent = LoadedAgent(medagent.Agent(policy, Corpus()), EvidenceCheck())
-    with pytest.raises(InputError, match="the question is empty"):
+    with pytest.raises(InputError, match="the question: found"):
         agent.answer(" \u200b")
+    with pytest.raises(InputError, match="wanted a list of texts"):
+        agent.answer(QUESTION, options="colchicine")
+    with pytest.raises(InputError, match="found the letters A, C"):
+        agent.answer(QUESTION, options={"A": "colchicine", "C": "aspirin"})
+    with pytest.raises(InputError, match="retriever="):
+        medagent.load_agent("starter", index=Corpus())
     with pytest.raises(InputError, match="at most 10"):
         agent.answer(QUESTION, options=["x"] * 11)
     agent.close()

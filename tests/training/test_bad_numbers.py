@@ -101,12 +101,12 @@ def test_rewards_that_are_huge_or_no_numbers_are_refused() -> None:
         for reward, named in ((Paid(value), "the reward"), (Paid(1.0, value), "the reward of turn 0")):
             with pytest.raises(ConfigError) as error:
                 graded(reward, ROLLOUT)
-            assert str(error.value).startswith(f"data.reward (Paid): gave question q7, sample 2, {named} {value!r}, ")
+            assert str(error.value).startswith(f"data.reward (Paid), question q7, sample 2: gave {named} {value!r}, ")
     for value in (0, 1, True, -1e6, 1e6, 0.25):
         assert graded(Paid(value, value), ROLLOUT).reward is value
 
 
 def test_a_reward_that_gives_no_rollout_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"\(function\): gave question q7, sample 2, 1\.0, wanted the rollout"):
+    with pytest.raises(ConfigError, match=r"\(function\), question q7, sample 2: gave 1\.0, wanted the rollout"):
         graded(lambda rollout: 1.0, ROLLOUT)
     assert graded(OutcomeReward(), ROLLOUT).reward == 0

@@ -32,6 +32,8 @@ def test_sampler_and_trainer_agree_after_training_moved_the_weights(retriever) -
     inputs = (batch.token_ids_BT, batch.attention_BT, batch.mask_BT)
     with torch.no_grad():
         scores = module.shared_base.policy_scores(*inputs, temperature=0.7)
+        with_entropy = module.shared_base.policy_scores(*inputs, temperature=0.7, entropy_gradient=True)
+    assert largest(with_entropy.logprobs_BT - scores.logprobs_BT) < 1e-4
     assert largest(scores.logprobs_BT - batch.rollout_logprobs_BT) < 1e-4
     assert largest((batch.reference_logprobs_BT - batch.rollout_logprobs_BT) * batch.mask_BT) > 1e-3
 

@@ -19,6 +19,7 @@ from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
 from medagent.training.preference.losses import TDPO2, PairTerms, PreferenceLoss
 from medagent.training.preference.scores import PairScores, pair_scores
+from medagent.training.settings import as_config
 
 
 class PreferenceModule(AgentModule):
@@ -55,6 +56,7 @@ class PreferenceModule(AgentModule):
             execution=execution,
         )
         self.preference_loss = preference_loss
+        self.save_hyperparameters(as_config({"preference_loss": preference_loss}))
 
     def loss_terms(self, batch: Experience) -> list[Callable[[Experience], Tensor]]:
         """See `AgentModule.loss_terms`: that of the pairs alone."""

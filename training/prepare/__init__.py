@@ -23,13 +23,18 @@ from medagent.training.memory.estimate import PREPARED_ROWS
 from medagent.training.module import AgentModule
 from medagent.training.objectives import ratio_segments
 from medagent.training.prepare import stages
-from medagent.training.prepare.draft import ExperienceDraft, OffPolicy, TruncatedMode
+from medagent.training.prepare.draft import ExperienceDraft, OffPolicy, TruncatedMode, ZeroStdMode
 from medagent.training.prepare.stages import check_bootstrap
 from medagent.types import Rollout
 
-__all__ = ["OffPolicy", "TruncatedMode", "check_bootstrap", "prepare"]
+__all__ = ["OffPolicy", "TruncatedMode", "ZeroStdMode", "check_bootstrap", "prepare"]
 
-BEFORE: tuple[Callable[[ExperienceDraft], None], ...] = (stages.mask_truncated, stages.keep_records, stages.tell_critic)
+BEFORE: tuple[Callable[[ExperienceDraft], None], ...] = (
+    stages.mask_truncated,
+    stages.mask_zero_std,
+    stages.keep_records,
+    stages.tell_critic,
+)
 READS: tuple[Callable[[ExperienceDraft, RolloutTensors, Sequence[int]], None], ...] = (
     stages.read_reference,
     stages.read_routing,
@@ -53,15 +58,16 @@ def prepare(
     num_samples: int = 1,
     off_policy: OffPolicy = OffPolicy(),
     truncated: TruncatedMode = "terminal",
+    zero_std_groups: ZeroStdMode = "keep",
 ) -> Experience:
     """The rollouts as experience, weighted for one optimizer step over all of them; `reduce` sums over ranks.
 
-    `truncated`: see `RolloutData`. Raises ConfigError as `check_bootstrap` does.
+    `truncated`, `zero_std_groups`: see `RolloutData`. Raises ConfigError as `check_bootstrap` does.
     """
     if truncated == "bootstrap":
         check_bootstrap(module, estimator)
     tensors = tensorize(rollouts, pad_id=module.pad_id, num_samples=num_samples)
-    draft = ExperienceDraft(module, estimator, reduce, off_policy, truncated, rollouts, tensors)
+    draft = ExperienceDraft(module, estimator, reduce, off_policy, truncated, zero_std_groups, rollouts, tensors)
     for stage in BEFORE:
         stage(draft)
     draft.truncation_BT, draft.experts_BTLK = draft.tensors.mask_BT.float(), draft.tensors.experts_BTLK

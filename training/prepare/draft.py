@@ -17,6 +17,7 @@ from medagent.types import Rollout
 
 ImportanceMode = Literal["behaviour", "decoupled"]
 TruncatedMode = Literal["terminal", "bootstrap", "mask"]
+ZeroStdMode = Literal["keep", "mask"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class ExperienceDraft:
     reduce: Reduce
     off_policy: OffPolicy
     truncated: TruncatedMode
+    zero_std_groups: ZeroStdMode
     rollouts: Sequence[Rollout]
     tensors: RolloutTensors
     evidence_BKF: Tensor = field(default_factory=lambda: torch.zeros(0))

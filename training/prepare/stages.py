@@ -10,7 +10,7 @@ from torch import Tensor
 
 from medagent.errors import ConfigError, PolicyError
 from medagent.routing import no_record
-from medagent.training.advantages import GAE, AdvantageEstimator, Reduce
+from medagent.training.advantages import GAE, AdvantageEstimator, Reduce, group_means
 from medagent.training.experience import RolloutTensors, evidence_at
 from medagent.training.module import AgentModule
 from medagent.training.prepare.draft import ExperienceDraft
@@ -22,9 +22,28 @@ from medagent.types import Rollout, StopReason
 def mask_truncated(draft: ExperienceDraft) -> None:
     """Truncated rollouts have no loss with `truncated` "mask"; their rewards still count in their groups."""
     if draft.truncated == "mask":
-        cut_B1, tensors = draft.truncated_B[:, None], draft.tensors
-        mask_BT, turn_ids_BT = tensors.mask_BT & ~cut_B1, tensors.turn_ids_BT.masked_fill(cut_B1, -1)
-        draft.tensors = replace(tensors, mask_BT=mask_BT, turn_ids_BT=turn_ids_BT)
+        draft.tensors = _without_loss(draft.tensors, draft.truncated_B)
+
+
+def mask_zero_std(draft: ExperienceDraft) -> None:
+    """Count the groups whose rollouts all earned the same; with `zero_std_groups` "mask" they have no loss."""
+    if not draft.estimator.needs_groups:
+        return
+    tensors = draft.tensors
+    outcomes_B = tensors.rewards_BT.double().sum(dim=1)
+    counts_B, means_B = group_means(outcomes_B, tensors.groups_B)
+    _, spread_B = group_means((outcomes_B - means_B).abs(), tensors.groups_B)
+    equal_B = spread_B < 1e-9
+    equal, groups = draft.reduce(torch.stack([(equal_B / counts_B).sum(), (1 / counts_B).sum()])).tolist()
+    draft.metrics["reward/zero_std_groups"] = equal / groups
+    if draft.zero_std_groups == "mask":
+        draft.tensors = _without_loss(tensors, equal_B)
+
+
+def _without_loss(tensors: RolloutTensors, left_out_B: Tensor) -> RolloutTensors:
+    left_out_B1 = left_out_B[:, None]
+    mask_BT, turn_ids_BT = tensors.mask_BT & ~left_out_B1, tensors.turn_ids_BT.masked_fill(left_out_B1, -1)
+    return replace(tensors, mask_BT=mask_BT, turn_ids_BT=turn_ids_BT)
 
 
 def keep_records(draft: ExperienceDraft) -> None:
@@ -61,8 +80,8 @@ def read_reference(draft: ExperienceDraft, part: RolloutTensors, rows: Sequence[
 
 def read_routing(draft: ExperienceDraft, part: RolloutTensors, rows: Sequence[int]) -> None:
     """Compare the sampler's experts with the trainer's on the first pass of `routing_replay` r3, read twice more."""
-    if draft.module.routing_replay == "r3" and not draft.metrics:
-        draft.metrics = _routing_metrics(draft.module, part, draft.reduce)
+    if draft.module.routing_replay == "r3" and "routing/differs" not in draft.metrics:
+        draft.metrics |= _routing_metrics(draft.module, part, draft.reduce)
 
 
 def read_policy(draft: ExperienceDraft, part: RolloutTensors, rows: Sequence[int]) -> None:

@@ -23,6 +23,7 @@ from medagent.errors import ConfigError
 from medagent.retrieval.retriever import Retriever
 from medagent.training.agent_data import AgentSettings
 from medagent.training.callbacks.held_out import HeldOutEvaluation
+from medagent.training.default_callbacks import log_at_once
 from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.execution import Execution
 from medagent.training.experience import Experience, RolloutTensors, loss_weights, rollout_name, tensorize
@@ -225,9 +226,7 @@ class HeldOutMetrics(Callback):
             for part in data.held_out_passes(trainer, pl_module):
                 sums += self.sums_of(pl_module, part.to(pl_module.device)).cpu()
         metrics = self.metrics_of(over_ranks(trainer, sums, "sum").tolist(), len(data.held_out))
-        pl_module.log_dict(metrics, logger=False)
-        for logger in trainer.loggers:  # at once: a kill between a checkpoint and an epoch's metrics would lose them
-            logger.log_metrics({**metrics, "epoch": trainer.current_epoch}, step=trainer.global_step)
+        log_at_once(trainer, pl_module, metrics)
 
 
 class EpochLine(Callback):
