@@ -46,3 +46,10 @@ def test_a_loaded_agent_is_measured_and_still_answers(index_folder: Path) -> Non
 def test_questions_in_place_of_a_benchmark_are_refused() -> None:
     with pytest.raises(InputError, match=r"benchmark: .* \.jsonl"):
         source_named([])  # type: ignore[arg-type]
+
+
+def test_a_misspelt_mode_and_a_bare_figure_are_refused() -> None:
+    with pytest.raises(InputError, match=r"mode: found 'closedbook', wanted one of search, .*closed_book"):
+        evaluate(scripted(lookup(QUESTIONS[:1], set())), BenchmarkSource("starter", limit=1), modes=["closedbook"])
+    with pytest.raises(InputError, match="found a float, wanted an Evaluation"):
+        compare(0.5, 0.7)  # type: ignore[arg-type]
