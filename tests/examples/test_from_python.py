@@ -77,7 +77,7 @@ def test_a_run_that_fails_closes_its_engine(
     data = RolloutData(StarterBenchmark("train"), retriever, reward=broken, **small)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     trainer = Trainer(default_root_dir=tmp_path, max_epochs=1, accelerator="cpu", devices=1, **quiet)
-    with pytest.raises(LookupError, match="no such grade"):
+    with pytest.raises(ConfigError, match="no such grade"):
         trainer.fit(AgentModule(), datamodule=data)
     assert closed == [data.engine]
 
