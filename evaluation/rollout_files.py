@@ -122,7 +122,7 @@ Read = TypeVar("Read")
 
 
 def read_lines(path: Path, read: Callable[[Any, int], Read], *, wanted: str) -> Iterator[Read]:
-    """What `read` makes of each JSON line and its number.
+    """The result of `read` for each JSON line and its number.
 
     Raises:
         ConfigError: `read` raises an error; it names the line and what is `wanted`.

@@ -76,7 +76,7 @@ def compare_by_names(protocol: type) -> None:
 
 
 def explained(message: str, interfaces: Sequence[type]) -> str:
-    """An error of jsonargparse. Where it refuses a class for one of `interfaces`, the text says why."""
+    """An error of jsonargparse. If it refuses a class for one of `interfaces`, the text says why."""
     for refusal in REFUSALS:
         for match in refusal.finditer(message):
             found = locate(match["found"])  # which jsonargparse has just imported

@@ -27,7 +27,7 @@ MOST_IN_A_BYTE = 255  # experts whose numbers fit into a byte beside the mark fo
 
 
 def no_record(dtype: torch.dtype) -> int:
-    """What stands for an expert where nothing was recorded; such a token is routed by the live router."""
+    """The number that stands for an expert where nothing was recorded; such a token is routed by the live router."""
     return torch.iinfo(dtype).max
 
 
@@ -58,7 +58,7 @@ class Routers:
 
     @property
     def shape(self) -> RoutingShape:
-        """What a sampler of the same model must know to write their records."""
+        """The facts that a sampler of the same model needs to write their records."""
         return RoutingShape(self.layers, str(self.dtype).removeprefix("torch."))
 
     @property
@@ -116,7 +116,7 @@ class Routers:
 
 @dataclass
 class Recording:
-    """What a pass selected, layer by layer."""
+    """The experts that a pass selected, layer by layer."""
 
     parts: list[Tensor | None]
     dtype: torch.dtype
@@ -137,7 +137,7 @@ class Recording:
 
 
 def reselected(router: nn.Module, outputs: tuple[Tensor, Tensor, Tensor], chosen_NK: Tensor) -> tuple[Tensor, ...]:
-    """What a router gives with another selection: its own logits, and the weights that they give to those chosen.
+    """A router's output with another selection: its own logits, and the weights that they give to those chosen.
 
     Tokens without a record keep what the router selected. The weights are made as the family makes them.
     """

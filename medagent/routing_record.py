@@ -48,7 +48,7 @@ class RoutingRecord:
 
 @dataclass(frozen=True)
 class RoutingShape:
-    """Where in a model's layers its routers are, and the type of their records."""
+    """The places of the routers in a model's layers, and the type of their records."""
 
     layers: tuple[int, ...]
     dtype: str

@@ -132,7 +132,7 @@ def make_app(
 
     @app.get("/healthz")
     async def healthz() -> dict[str, Any]:
-        """What is served."""
+        """The index that is served."""
         manifest = retriever.manifest
         return {
             "status": "ok",

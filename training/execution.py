@@ -21,7 +21,7 @@ Attention = Literal["sdpa", "flash_attention_2", "eager"]
 Quantisation = Literal["none", "nf4"]
 
 
-# Of mallopt(3): parameter and value in bytes.
+# Settings of mallopt(3): parameter and value in bytes.
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = (-1, 512 << 20), (-2, 16 << 20), (-3, 32 << 20)
 
 

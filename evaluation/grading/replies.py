@@ -1,7 +1,7 @@
 r"""Reads the option that a whole reply names: what a model wrote, with reasoning, headings and thoughts in it.
 
 Thoughts are set aside first. A reply that was cut off inside one names nothing. Then the first of these decides that
-names an option: answer tags, the answer fields of a JSON reply, the whole of a short reply. Where the prompt asked for
+names an option: answer tags, the answer fields of a JSON reply, the whole of a short reply. If the prompt asked for
 a last line that is the answer ("Answer: B", "**B**", "(B) no", \boxed{B}), that line is strict as well.
 
 Lenient goes on: the last line, the last statement, the last sentence, a line that is an option with its letter, and a

@@ -39,7 +39,7 @@ def conclusions(
         found.append(f"{overall.n} questions are few: two agents that differ by ten points may look alike.")
     if (without := reports.get(Mode.WITHOUT_EVIDENCE)) is not None:
         answered = without.summary.trust.answered
-        found.append(f"Where the evidence is missing it answers all the same for {answered.accuracy:.1%}.")
+        found.append(f"Without the evidence it answers all the same for {answered.accuracy:.1%}.")
     if (injected := reports.get(Mode.INJECTED)) is not None and injected.summary.trust.obeyed:
         every = injected.summary.trust.obeyed[-1].obeyed
         if every.n:

@@ -1,4 +1,4 @@
-"""What `medagent compare`, `grade` and `contamination` print."""
+"""The output of `medagent compare`, `grade` and `contamination`."""
 
 from __future__ import annotations
 

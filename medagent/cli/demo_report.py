@@ -1,4 +1,4 @@
-"""What a demonstration shows at its end: a table, one answer turn by turn, and a page."""
+"""The end of a demonstration: a table, one answer turn by turn, and a page."""
 
 from __future__ import annotations
 

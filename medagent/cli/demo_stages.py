@@ -17,7 +17,7 @@ from medagent.training.run import RUN_PARTS
 CONFIGS = packaged_configs()
 QUESTIONS_PER_KIND = 200
 LEAST_DEMONSTRATIONS = 8  # of an optimizer step
-# What a resumable demonstration writes beside its training run.
+# The files of a resumable demonstration beside its training run.
 PARTS = (
     *("demo.json", "done", "answers", "examples", "untrained", "report.json", "report.html"),
     *("index", "index-train", "index-permuted"),
@@ -61,7 +61,7 @@ PRETRAINED_STAGES = (
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """What decides the numbers of a demonstration. A folder resumes only with the same settings.
+    """The settings that decide a demonstration's numbers. A folder resumes only with the same settings.
 
     `demonstrations` (questions that examples are written for) and `iterations` are None for those of the files.
     """

@@ -1,4 +1,4 @@
-"""What `medagent index` and `medagent search` print: progress, changes, and passages for people or programs."""
+"""The output of `medagent index` and `medagent search`: progress, changes, and passages for people or programs."""
 
 from __future__ import annotations
 

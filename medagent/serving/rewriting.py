@@ -54,7 +54,7 @@ async def rewrite_by_rules(questions: Sequence[str], policy: Policy) -> str:
 
 @dataclass
 class ModelRewriter:
-    """By a model: the agent's own, or `model`. Where it fails, is late or its reply does not count, rules do."""
+    """By a model: the agent's own, or `model`. If it fails, is late or its reply does not count, rules do."""
 
     model: Policy | None = None
     timeout_s: float = 15.0

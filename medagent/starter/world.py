@@ -125,7 +125,7 @@ class World:
     ) -> list[Question]:
         """One-hop and two-hop questions on the split's conditions, in a fixed shuffled order.
 
-        Of each kind `limit_per_kind` are taken after the first `skip_per_kind`. With `lures`, each question also
+        It takes `limit_per_kind` of each kind after the first `skip_per_kind`. With `lures`, each question also
         offers the value that world holds to be true; a question on which both worlds agree is left out.
         """
         counts = Counter(

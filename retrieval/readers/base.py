@@ -66,7 +66,7 @@ Item = Document | Passage | Skipped | Withdrawn
 
 
 class UnusableFileError(Exception):
-    """What is wrong with a file: the reader of `read_file` ends, and the file is reported as skipped."""
+    """The fault of a file: the reader of `read_file` ends, and the file is reported as skipped."""
 
 
 class OpenFile:

@@ -71,7 +71,7 @@ def expand_ligatures(text: str) -> str:
 
 
 def superscript(text: str, before: str) -> str:
-    """What a superscript adds to the text before it: nothing for marks, "^9" for exponents, else itself ("m2")."""
+    """The text that a superscript adds: nothing for marks, "^9" for exponents, else itself ("m2")."""
     if before[-1:].isdigit() and _EXPONENT.fullmatch(text):
         return f"^{text}"
     if _MARK.fullmatch(text) and (_MARKED.search(before) or before[-1:].isdigit()):

@@ -36,7 +36,7 @@ def test_what_only_some_reports_say(tmp_path: Path) -> None:
     assert "Whether the model saw these questions in its training is not known" in found
     modes = (Mode.SEARCH, Mode.WITHOUT_EVIDENCE, Mode.INJECTED)
     found = said(tmp_path / "b", lambda read, turn: "<answer>(A)</answer>", modes=modes)
-    assert "Where the evidence is missing it answers all the same for 100.0%." in found
+    assert "Without the evidence it answers all the same for 100.0%." in found
     assert "passages with orders" not in found  # it never searched, so none was shown
 
 

@@ -1,7 +1,7 @@
 """Features for the critic alone: how near a rollout is to its evidence, and how its group ended.
 
 This is an asymmetric actor-critic (arXiv 1710.06542). A baseline may depend on anything that a turn's tokens do not
-decide, such as gold passages, or the outcomes of the question's other rollouts (RLOO, arXiv 2402.14740). Where values
+decide, such as gold passages, or the outcomes of the question's other rollouts (RLOO, arXiv 2402.14740). If values
 are targets too, with `lam` below 1 or bootstrap, the critic's errors enter the gradient, as with any critic.
 """
 

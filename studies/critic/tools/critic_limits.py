@@ -1,4 +1,4 @@
-"""What a critic could know at the start of a turn, and what the network's states there hold.
+"""The knowledge that a critic could have at the start of a turn, and what the network's states there hold.
 
 No critic is trained. Models are fitted on rollouts of a trained agent for 1,536 training questions, one each. They are
 judged on 240 validation and 240 other training questions, 16 rollouts each, against the ceiling of
