@@ -29,7 +29,7 @@ def question_of(text: str, options: Sequence[str] | Mapping[str, str] | None = N
         InputError: the text is blank, or the options are too many or not texts.
     """
     if not isinstance(text, str) or is_blank(text):
-        raise InputError(f"the question: found {text!r}, wanted some text, in quotes.")
+        raise InputError(f"the question is empty or no text: found {text!r}. Give some text, in quotes.")
     if isinstance(options, Mapping):
         if list(options) != list(LETTERS[: len(options)]):
             raise InputError(f"options: found the letters {', '.join(map(str, options))}, wanted A, B, ... in order.")

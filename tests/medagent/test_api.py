@@ -77,7 +77,7 @@ def test_it_answers_below_a_running_event_loop_and_in_several_threads(agent: Loa
 
 def test_wrong_use_is_an_error_that_names_the_remedy(policy: ScriptedPolicy) -> None:
     agent = LoadedAgent(medagent.Agent(policy, Corpus()), EvidenceCheck())
-    with pytest.raises(InputError, match="the question: found"):
+    with pytest.raises(InputError, match="the question is empty"):
         agent.answer(" \u200b")
     with pytest.raises(InputError, match="wanted a list of texts"):
         agent.answer(QUESTION, options="colchicine")

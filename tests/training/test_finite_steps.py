@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ from medagent.policies.huggingface import HFPolicy
 from medagent.training.advantages import GAE
 from medagent.training.callbacks import ClippingBiasCorrection, TurnLevelSampling
 from medagent.training.execution import Execution
-from medagent.training.experience import Experience, loss_weights
+from medagent.training.experience import Experience, RolloutTensors, loss_weights
 from medagent.training.finite_steps import FiniteSteps
 from medagent.training.lora import LoraSettings
 from medagent.training.objectives import ClippedSurrogate
@@ -164,7 +164,8 @@ def test_fine_tuning_skips_too(tmp_path) -> None:
     module = SupervisedModule(policy_lora=LoraSettings(4, 8))
     tensors = step_of(make_module(), "abcd")
     weights = tensors.mask_BT / tensors.mask_BT.sum()
-    good = replace(to_imitate(tensors, weights), names=tensors.names)
+    sampled = RolloutTensors(**{field.name: getattr(tensors, field.name) for field in fields(RolloutTensors)})
+    good = replace(to_imitate(sampled, weights), names=tensors.names)
     bad = spoilt(good, "loss_weights_BT", math.inf)
     with warned("the loss is inf.*rollouts: b sample 0"):
         _, watch = fit(module, tmp_path, [good, bad])
