@@ -44,5 +44,5 @@ def test_what_only_some_reports_say(tmp_path: Path) -> None:
 def test_sentences_of_trust_need_their_mode(tmp_path: Path, mode: Mode) -> None:
     script = lambda read, turn: "<answer>(A)</answer>" if turn else "<search>disease 3</search>"  # noqa: E731
     found = said(tmp_path, script, modes=(mode,))
-    assert ("evidence is missing" in found) == (mode is Mode.WITHOUT_EVIDENCE)
+    assert ("Without the evidence" in found) == (mode is Mode.WITHOUT_EVIDENCE)
     assert ("Of 20 passages with orders that it was shown, 0.0%" in found) == (mode is Mode.INJECTED)

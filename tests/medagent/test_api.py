@@ -108,6 +108,7 @@ def test_a_bare_hub_name_is_a_model_where_no_folder_has_it(
     tmp_path: Path, index_folder: Path, starter: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else it waits for the network
     loaded: list[str] = []
 
     def on_the_hub(name: str, **_: Any) -> Any:
