@@ -240,7 +240,7 @@ def _refuse_changes(run: Path, before: dict[str, Any], resolved: dict[str, Any])
     if changed := [name for name in names if not _same(known.get(name), wanted.get(name))]:
         raise ConfigError(
             f"run folder {run}: holds a run with other settings ({', '.join(changed[:3])}). Give another folder "
-            "with --trainer.default_root_dir, or --overwrite true to discard that run."
+            "with --trainer.default_root_dir (in Python `out`), or --overwrite true (`overwrite`) to discard that run."
         )
 
 
