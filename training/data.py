@@ -158,7 +158,7 @@ class RolloutData(AgentData):
             f"has {most} tokens or more: {in_words(sorted(long))}."
         )
         if not self.filter_overlong_prompts or len(long) == len(self.questions):
-            raise ConfigError(f"{found} Raise the limit, or leave them out with data.filter_overlong_prompts true.")
+            raise ConfigError(f"{found} Raise the limit, or leave out a part with data.filter_overlong_prompts.")
         self.questions = [each for each in self.questions if each.id not in long]
         warnings.warn(f"{found} They are left out.", stacklevel=2)
 
