@@ -7,6 +7,7 @@ RUN/checkpoints   the two newest iterations          RUN/agent                  
 from __future__ import annotations
 
 import atexit
+import csv
 import logging
 import os
 import shutil
@@ -16,6 +17,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from pydoc import locate
 from typing import Any
@@ -26,6 +28,7 @@ from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.utilities import rank_zero_only
 from torch import distributed
 
 from medagent.config_files import with_current_names
@@ -152,10 +155,31 @@ def quiet_lightning() -> None:
     warnings.filterwarnings("ignore", module=r"lightning\.")
 
 
+class KeptCSVLogger(CSVLogger):
+    """Lightning's CSVLogger, whose rows a stop at any moment leaves: a new column must not empty the file first."""
+
+    @rank_zero_only
+    def save(self) -> None:
+        """Write the rows that are not written yet."""
+        writer = self.experiment
+        names = sorted(set(writer.metrics_keys).union(*writer.metrics))
+        if names != writer.metrics_keys:
+            path = Path(writer.metrics_file_path)
+            with path.open(encoding="utf-8", newline="") if path.exists() else StringIO() as file:
+                rows = list(csv.DictReader(file))
+            text = StringIO()
+            table = csv.DictWriter(text, names)
+            table.writeheader()
+            table.writerows(rows)
+            write_whole(path, text.getvalue())
+            writer.metrics_keys = names
+        super().save()
+
+
 def run_loggers(run: Path) -> list[Logger]:
     """The loggers of a run: CSV and TensorBoard, one version per start."""
-    csv = CSVLogger(run, name="logs", flush_logs_every_n_steps=1)
-    return [csv, TensorBoardLogger(run, name="tensorboard", version=csv.version)]
+    rows = KeptCSVLogger(run, name="logs", flush_logs_every_n_steps=1)
+    return [rows, TensorBoardLogger(run, name="tensorboard", version=rows.version)]
 
 
 def run_checkpoints(run: Path) -> ModelCheckpoint:

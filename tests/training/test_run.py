@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -9,7 +10,9 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -29,7 +32,7 @@ from medagent.run_folder import LOCK, RunFolder
 from medagent.starter.world import World
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
-from medagent.training.run import _claim, _refuse_changes, newest_checkpoint
+from medagent.training.run import KeptCSVLogger, _claim, _refuse_changes, newest_checkpoint
 from tests.training.support import arguments, numbers
 
 
@@ -141,6 +144,40 @@ def test_a_killed_run_goes_on_to_the_same_numbers(train_index: Path, tmp_path: P
     for iteration in range(3):
         name = f"iteration_{iteration:04d}.jsonl"
         assert (run / "rollouts" / name).read_text() == (other / "rollouts" / name).read_text()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file was opened, not yet held
+def test_a_stop_at_any_line_of_the_logger_keeps_every_row(tmp_path: Path) -> None:
+    """A study that was interrupted while a column was added lost its first iteration."""
+
+    def stop_at(line: int) -> bool:
+        left = line
+
+        def trace(frame: FrameType, event: str, argument: object) -> object:
+            nonlocal left
+            left -= event == "line"
+            if left == 0:
+                raise KeyboardInterrupt
+            return trace
+
+        rows = KeptCSVLogger(tmp_path, name="logs", version=line, flush_logs_every_n_steps=1)
+        rows.log_metrics({"epoch": 0, "a": 1.0}, step=0)
+        stopped, before = False, sys.gettrace()
+        try:
+            sys.settrace(trace)
+            rows.log_metrics({"epoch": 1, "b": 2.0}, step=1)
+        except KeyboardInterrupt:
+            stopped = True
+        finally:
+            sys.settrace(before)
+        rows.finalize("failed")
+        with Path(rows.log_dir, "metrics.csv").open() as file:
+            kept = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
+        assert kept[0] == {"a": "1.0", "epoch": "0", "step": "0"}
+        assert all(row == {"b": "2.0", "epoch": "1", "step": "1"} for row in kept[1:])
+        return stopped
+
+    assert next(line for line in count(1) if not stop_at(line)) > 50
 
 
 def test_a_folder_that_is_not_a_run_is_never_touched(train_index: Path, tmp_path: Path) -> None:
