@@ -28,7 +28,7 @@ from tests.support import CONFIGS
 from tests.training.support import parser
 
 EXPERIMENTS = sorted((CONFIGS / "experiments").glob("*.yaml"))
-COMPLETE = ("demo", "starter-smollm2", "bioasq-smollm2")  # which have their algorithm
+COMPLETE = ("demo", "starter-smollm2", "bioasq")  # which have their algorithm
 TASKS = [path for path in EXPERIMENTS if path.stem not in COMPLETE]
 ALGORITHMS = sorted((CONFIGS / "algorithms").glob("*.yaml"))
 STARTER_TASK = CONFIGS / "experiments" / "starter.yaml"
