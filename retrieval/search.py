@@ -186,7 +186,7 @@ class HybridRetriever(IndexRetriever):
         return self.manifest.num_passages
 
     @property
-    def passages(self) -> Sequence[Passage]:
+    def passages(self) -> StoredPassages:
         """All passages, in row order, each read from disk when it is looked at."""
         return StoredPassages(self._read, self._store.rows())
 
@@ -260,6 +260,10 @@ class StoredPassages(Sequence[Passage]):
     def __init__(self, fetch: Callable[[Sequence[int]], list[Passage]], rows: NDArray[np.int64]) -> None:
         """`rows` are those that `fetch` takes, in order."""
         self._fetch, self._rows = fetch, rows
+
+    def drawn(self, number: int, seed: int) -> StoredPassages:
+        """So many of them, in an order that follows from the seed."""
+        return StoredPassages(self._fetch, np.random.default_rng(seed).permutation(self._rows)[:number])
 
     def __len__(self) -> int:
         """How many there are."""

@@ -150,7 +150,7 @@ def benchmark_digest(path: str) -> str:
 
 
 def source_named(benchmark: str | Path | BenchmarkSource) -> BenchmarkSource:
-    """The source of a benchmark: a packaged name, the path of a class, or a file of your own questions (JSON lines)."""
+    """The source of a benchmark: a packaged name, "NAME:FILE", a class's path, or a file of your own (JSON lines)."""
     if isinstance(benchmark, BenchmarkSource):
         return benchmark
     if not isinstance(benchmark, str | Path):
@@ -158,5 +158,8 @@ def source_named(benchmark: str | Path | BenchmarkSource) -> BenchmarkSource:
             f"benchmark: found a {type(benchmark).__name__}, wanted a name, a file of questions or a BenchmarkSource. "
             "Write your questions to a .jsonl file."
         )
+    name, _, path = str(benchmark).partition(":")
+    if path and name in KNOWN:
+        return BenchmarkSource(name, path=path)
     is_file = isinstance(benchmark, Path) or benchmark.endswith(".jsonl")
     return BenchmarkSource("jsonl", path=str(benchmark)) if is_file else BenchmarkSource(str(benchmark))

@@ -41,7 +41,7 @@ class Draft:
     `family` names what the answer is, such as "gene" or "disorder".
     """
 
-    kind: Literal["definition", "name"]
+    kind: Literal["definition", "name", "written"]
     family: str
     question: str
     answers: tuple[str, ...]

@@ -90,9 +90,9 @@ def read_choice(reply: str, *, swapped: bool) -> Choice | None:
 
 def _last(reply: str, name: str, pattern: re.Pattern[str]) -> object:
     """The last value under a name: of a JSON object, else of something like one."""
-    whole = _objects(reply.strip()) if reply.lstrip().startswith("{") else []
+    whole = json_objects(reply.strip()) if reply.lstrip().startswith("{") else []
     said, cut_off = without_reasoning(reply)
-    objects = whole or ([] if cut_off else _objects(said))
+    objects = whole or ([] if cut_off else json_objects(said))
     values = [each[name] for each in objects if name in each]
     if values:
         return values[-1]
@@ -100,7 +100,7 @@ def _last(reply: str, name: str, pattern: re.Pattern[str]) -> object:
     return marks[-1] if marks else None
 
 
-def _objects(text: str) -> list[dict[str, object]]:
+def json_objects(text: str) -> list[dict[str, object]]:
     """The JSON objects in a text, in order; none within another."""
     decoder, found, at = json.JSONDecoder(strict=False), list[dict[str, object]](), text.find("{")
     while at >= 0:

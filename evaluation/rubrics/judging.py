@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -75,6 +76,40 @@ class ReplyLog(JsonLog):
         self.write({"name": name, "reply": reply})
 
 
+def ask_all(
+    log: ReplyLog,
+    responder: Responder,
+    asked: Mapping[str, Sequence[Message]],
+    on_progress: Callable[[int, int], None],
+    settings: JudgeSettings,
+) -> None:
+    """Ask for the replies that `log` lacks, by their names, so many at once. The first failure stops the rest."""
+    left = [each for each in asked.items() if each[0] not in log.replies]
+    done, waiting = len(asked) - len(left), iter(left)
+
+    async def work() -> None:
+        nonlocal done
+        for name, messages in waiting:
+            seed = rollout_seed(settings.seed, iteration=-1, question_id=name, sample=0) % 2**31
+            tokens, temperature = settings.reply_tokens, settings.temperature
+            log.append(name, await responder.reply(messages, seed=seed, temperature=temperature, max_tokens=tokens))
+            done += 1
+            on_progress(done, len(asked))
+
+    async def run() -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(settings.concurrency, len(left))):
+                    group.create_task(work())
+        except* Exception as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            await responder.agent.policy.disconnect()
+
+    if left:
+        asyncio.run(run())
+
+
 def judge_file(
     path: Path,
     judge: Callable[[], Responder],
@@ -135,7 +170,7 @@ class _Asking:
     def replies(self, responder: Responder, asked: Sequence[Asked]) -> dict[str, str]:
         """A reply for each, without its reasoning; empty where it was cut off in there."""
         log = ReplyLog(self.folder / "replies.jsonl")
-        self._ask(log, responder, asked, "replies", self.settings.reply_tokens, self.settings.temperature)
+        ask_all(log, responder, dict(asked), partial(self.on_progress, "replies"), self.settings)
         said = {name: without_reasoning(log.replies[name]) for name, _ in asked}
         return {name: "" if cut_off else text.strip() for name, (text, cut_off) in said.items()}
 
@@ -145,40 +180,14 @@ class _Asking:
         for number in range(self.settings.tries):
             names = {name: f"{name}#{number}" if number else name for name, _ in asked if name not in found}
             what = f"verdicts, try {number + 1}" if number else "verdicts"
-            warmer = max(self.settings.temperature, AGAIN_TEMPERATURE) if number else self.settings.temperature
-            again = [(names[name], messages) for name, messages in asked if name in names]
-            self._ask(log, judge, again, what, self.settings.verdict_tokens, warmer)
+            again = {names[name]: messages for name, messages in asked if name in names}
+            settings = replace(self.settings, reply_tokens=self.settings.verdict_tokens)
+            if number:
+                settings = replace(settings, temperature=max(settings.temperature, AGAIN_TEMPERATURE))
+            ask_all(log, judge, again, partial(self.on_progress, what), settings)
             verdicts = {name: read(name, log.replies[tried]) for name, tried in names.items()}
             found |= {name: verdict for name, verdict in verdicts.items() if verdict is not None}
         return found
-
-    def _ask(
-        self, log: ReplyLog, responder: Responder, asked: Sequence[Asked], what: str, tokens: int, temperature: float
-    ) -> None:
-        settings, left = self.settings, [each for each in asked if each[0] not in log.replies]
-        done, waiting = len(asked) - len(left), iter(left)
-
-        async def work() -> None:
-            nonlocal done
-            for name, messages in waiting:
-                seed = rollout_seed(settings.seed, iteration=-1, question_id=name, sample=0) % 2**31
-                reply = await responder.reply(messages, seed=seed, temperature=temperature, max_tokens=tokens)
-                log.append(name, reply)
-                done += 1
-                self.on_progress(what, done, len(asked))
-
-        async def run() -> None:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(min(settings.concurrency, len(left))):
-                        group.create_task(work())
-            except* Exception as failures:
-                raise failures.exceptions[0] from None
-            finally:
-                await responder.agent.policy.disconnect()
-
-        if left:
-            asyncio.run(run())
 
 
 def _judge_cases(cases: Sequence[Case], ask: _Asking, judge: Responder, responder: Responder) -> RubricReport:

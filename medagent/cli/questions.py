@@ -5,51 +5,63 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from medagent.cli.progress import index_bars
+from medagent.cli.rubric import progress_of
 from medagent.cli.safe_text import escape
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks.source import source_named
 from medagent.evaluation.question_making.making import Making, make_questions, question_row
+from medagent.evaluation.question_making.writer import Writer
+from medagent.evaluation.rubrics.judging import JudgeSettings, ReplyLog
+from medagent.evaluation.rubrics.responder import Responder
 from medagent.files import write_whole
 from medagent.retrieval.search import HybridRetriever
 
 PRINTED = 5  # questions that are also printed
 
 
-def make_with_progress(index: str, out: Path, making: Making) -> None:
-    """Make questions with progress, and say what was dropped and why."""
+def make_with_progress(
+    index: str,
+    out: Path,
+    making: Making,
+    responder: Callable[[], Responder] | None,
+    asking: JudgeSettings,
+    test_sets: Sequence[str] | None,
+) -> None:
+    """Make questions with progress, by a responder or by rules, and say what was dropped and why."""
     if out.is_dir():
         raise InputError(f"--out {out}: is a folder, wanted a file such as questions.jsonl.")
     if not out.parent.is_dir():
         raise InputError(f"--out {out}: its folder does not exist. Make it first, or choose another.")
     if not (Path(index) / "manifest.json").exists():
         raise InputError(f"{index}: holds no index. Build one with: medagent index build CORPUS --out {index}")
-    begun = time.monotonic()
-    with closing(HybridRetriever(index)) as retriever, index_bars() as bars:
-        made = make_questions(retriever, making, lambda stage, done, total: bars(stage, done, total, done))
+    tests = [question for name in test_sets or () for question in source_named(name).questions()[0]]
+    begun, console = time.monotonic(), Console(highlight=False)
+    with closing(HybridRetriever(index)) as retriever, progress_of(console) as show:
+        writer = Writer(responder(), ReplyLog(Path(f"{out}.replies")), asking, show) if responder else None
+        made = make_questions(retriever, making, show, writer=writer, tests=tests)
     rows = [question_row(each) for each in made.candidates]
     print(f"{made.drafts:,} drafts, {len(rows):,} kept. Dropped:")
     for reason, number in made.dropped.most_common():
         print(f"  {number:7,}  {reason}")
     if not rows:
         raise InputError(
-            f"{index}: no question is left. Its texts may lack definitions and abbreviations; the counts above say "
-            "what was dropped."
+            f"{index}: no question is left; the counts above say what was dropped. Its texts may lack definitions and "
+            "abbreviations, which the rules need. Or give another --writer."
         )
     write_whole(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    _print(rows[:PRINTED])
+    _print(rows[:PRINTED], console)
     kinds = ", ".join(f"{kind} {number:,}" for kind, number in Counter(row["kind"] for row in rows).most_common())
     print(f"{out}: {len(rows):,} questions ({kinds}) in {time.monotonic() - begun:.0f} s.")
 
 
-def _print(rows: Sequence[dict[str, Any]]) -> None:
-    console = Console(highlight=False)
+def _print(rows: Sequence[dict[str, Any]], console: Console) -> None:
     for row in rows:
         answer = row["answer"] if isinstance(row["answer"], str) else " / ".join(row["answer"])
         console.print(f"[bold]{escape(row['question'])}[/bold]", soft_wrap=True)

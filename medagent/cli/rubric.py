@@ -32,7 +32,7 @@ def progress_of(console: Console) -> Iterator[Callable[[str, int, int], None]]:
         def show(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
                 tasks[stage] = bars.add_task(stage, total=total)
-            bars.update(tasks[stage], completed=done)
+            bars.update(tasks[stage], completed=done, total=total)
 
         yield show
 

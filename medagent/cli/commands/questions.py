@@ -13,10 +13,18 @@ def questions_make(
     per_answer: int = 50,
     limit: int = 0,
     seed: int = 0,
+    passages: int = 0,
+    writer: str | None = None,
+    writer_model: str = "",
+    writer_parameters: dict[str, Any] | None = None,
+    writer_tokens: int = 256,
+    concurrency: int = 16,
+    test_sets: list[str] | None = None,
 ) -> None:
-    """Make questions from the definitions and abbreviations in an index, by rules, without a model.
+    """Make questions from an index: of its definitions and abbreviations by rules, or of any passage by a model.
 
-    Writes the format of --benchmark jsonl, with the gold passages. Prints how many drafts were dropped and why.
+    Writes the format of --benchmark jsonl, with the gold passages. Prints how many drafts were dropped and why. After
+    an interruption the same command goes on.
 
     Args:
         index: Folder of the index.
@@ -24,12 +32,25 @@ def questions_make(
         top_k: Search with the question as query must find its passage among this many.
         per_answer: Most questions with one answer.
         limit: Most questions, drawn by the seed; 0 takes all.
-        seed: Seed of the order.
+        seed: Seed of the order, and of the passages drawn.
+        passages: Most passages to read, drawn by the seed; 0 reads all.
+        writer: Model that writes the questions: "hf:MODEL" or the address of an OpenAI-compatible endpoint.
+        writer_model: Name of the model, for an endpoint.
+        writer_parameters: What the endpoint is sent with every request.
+        writer_tokens: Tokens of a reply at most, thoughts included.
+        concurrency: Requests at once.
+        test_sets: Benchmarks whose questions must not be repeated, as '["medqa:FILE", "mine.jsonl"]'.
     """
+    from functools import partial
+
     from medagent.cli.questions import make_with_progress
     from medagent.evaluation.question_making.making import Making
+    from medagent.evaluation.rubrics.judging import JudgeSettings
+    from medagent.evaluation.rubrics.responder import open_responder
 
-    make_with_progress(index, Path(out), Making(top_k, per_answer, limit, seed))
+    responder = partial(open_responder, writer, model=writer_model, parameters=writer_parameters) if writer else None
+    asking = JudgeSettings(reply_tokens=writer_tokens, concurrency=concurrency)
+    make_with_progress(index, Path(out), Making(top_k, per_answer, limit, seed, passages), responder, asking, test_sets)
 
 
 QUESTION_COMMANDS: dict[str, Any] = {

@@ -10,6 +10,7 @@ import pytest
 from medagent.cli.main import main
 from medagent.evaluation.benchmarks import JsonlBenchmark
 from tests.evaluation.question_making.support import FACTS
+from tests.medagent.support import chat_server
 
 ASKED = "Which rare disorder affects many parts of the body and delays growth?"
 
@@ -77,3 +78,37 @@ def test_an_index_without_facts_says_what_was_dropped(tmp_path: Path, capsys) ->
     out = tmp_path / "q.jsonl"
     assert "no question is left" in ran(capsys, "questions", "make", index, "--out", str(out), status=1)
     assert not out.exists()
+
+
+def test_a_model_at_an_endpoint_writes_questions_and_is_asked_once(index: str, tmp_path: Path, capsys) -> None:
+    out, asked = tmp_path / "q.jsonl", "Mutations in which gene cause Costello syndrome?"
+    written, settings = f"Question: {asked}\nAnswer: HRAS", ["--writer_model", "m", "--concurrency", "1"]
+    with chat_server(*[written] * 9, "HRAS", "BRAF") as server:
+        arguments = ["questions", "make", index, "--out", str(out), "--writer", server.url, *settings]
+        printed = ran(capsys, *arguments)
+        (question,) = JsonlBenchmark(str(out)).questions()
+        assert (question.text, question.answer, question.gold_passage_ids) == (asked, "HRAS", ("f1",))
+        assert "9 drafts, 1 kept. Dropped:\n        8  the passage does not hold the answer" in printed
+        assert [each["max_tokens"] for each in server.asked] == [256] * 11
+        first = out.read_bytes()
+        ran(capsys, *arguments)
+        assert (out.read_bytes(), len(server.asked)) == (first, 11)
+        (tmp_path / "test.jsonl").write_text(json.dumps({"question": asked, "answer": "HRAS"}))
+        failed = [*arguments, "--test_sets", json.dumps([f"jsonl:{tmp_path / 'test.jsonl'}"])]
+        assert main(failed) == 1
+        found = capsys.readouterr()
+        assert "1  near-duplicate of a test question" in found.out
+        assert "no question is left" in found.err
+        assert len(server.asked) == 11
+
+
+def test_passages_are_drawn_and_a_refusing_endpoint_ends_the_command(index: str, tmp_path: Path, capsys) -> None:
+    with chat_server("Question: Which?\nAnswer: none") as server:
+        arguments = ["questions", "make", index, "--out", str(tmp_path / "q.jsonl"), "--passages", "2"]
+        arguments += ["--writer", server.url, "--writer_model", "m"]
+        assert "no question is left" in ran(capsys, *arguments, status=1)
+        assert len(server.asked) == 2
+        server.status = 401
+        assert "refused with status 401" in ran(capsys, *arguments, "--seed", "1", "--writer_tokens", "9", status=1)
+    assert "needs the name of its model" in ran(capsys, *arguments[:-2], status=1)
+    assert "--passages -1" in ran(capsys, *arguments[:5], "--passages", "-1", status=1)
