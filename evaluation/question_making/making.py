@@ -76,11 +76,11 @@ def make_questions(
         index, maker, checks, top_k=making.top_k, progress=progress, passages=passages, last_check=last_check
     )
     clean = uncontaminated(found.candidates, tests)
-    found.dropped[CONTAMINATED] += len(found.candidates) - len(clean)
+    repeated = Counter({CONTAMINATED: len(found.candidates) - len(clean)})
     chosen, dropped = select(
         clean, seed=making.seed, per_answer=making.per_answer, limit=making.limit, analyser=analyser
     )
-    return Found(chosen, found.drafts, dropped + found.dropped)
+    return Found(chosen, found.drafts, dropped + repeated + found.dropped)
 
 
 def uncontaminated(candidates: Sequence[Candidate], tests: Sequence[Question]) -> list[Candidate]:

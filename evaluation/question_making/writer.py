@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 from medagent.errors import PolicyError
 from medagent.evaluation.grading.open_answers import contains
-from medagent.evaluation.grading.reasoning_text import without_reasoning
 from medagent.evaluation.question_making.checks import Candidate, holds
 from medagent.evaluation.question_making.rules import Draft
 from medagent.evaluation.question_making.text import points_elsewhere, tidy, words_of
 from medagent.evaluation.rubrics.judge import json_objects
-from medagent.evaluation.rubrics.judging import JudgeSettings, ReplyLog, ask_all
+from medagent.evaluation.rubrics.judging import Asking
 from medagent.evaluation.rubrics.responder import Responder
 from medagent.retrieval.chunking import split_sentences
 from medagent.retrieval.passages import Passage
@@ -64,25 +62,25 @@ _LINES = re.compile(
 _OF_THE_PASSAGE = re.compile(r"\b(?:passage|text|article|mentioned|described)\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Writer:
-    """Writes drafts, and answers them, greedily. `log` keeps the replies by a digest of what was asked."""
+    """Writes drafts, and answers them. Replies are kept by a digest of what was asked."""
 
     responder: Responder
-    log: ReplyLog
-    asking: JudgeSettings
-    progress: Callable[[str, int, int], None]
+    asking: Asking
+    readable: int = field(init=False, default=0)
 
     def drafts(self, passages: Iterable[Passage]) -> Iterator[tuple[Draft | str, Passage]]:
         """A draft of each passage, or why there is none; see `making.Maker`.
 
         Raises:
-            PolicyError: no reply has the form.
+            PolicyError: none of the first replies has the form.
         """
         passages = list(passages)
-        replies = self._ask("writing", [[*EXAMPLES, WRITE.format(_shown(each))] for each in passages])
+        replies = self._ask([[*EXAMPLES, WRITE.format(_shown(each))] for each in passages])
         read = [read_draft(reply, passage) for reply, passage in zip(replies, passages, strict=True)]
-        if set(read) == {UNREADABLE}:
+        self.readable += len(read) - read.count(UNREADABLE)
+        if read and not self.readable:
             raise PolicyError(
                 f"writer {self.responder.described.get('name')}: none of {len(read)} replies holds a question and an "
                 f'answer, wanted "Question: ...", "Answer: ...". One is {replies[0][:200]!r}. Give an instruct model, '
@@ -93,23 +91,21 @@ class Writer:
     def reasons(self, pairs: Sequence[tuple[Candidate, Passage]]) -> list[str]:
         """Why each candidate is dropped, by answers with its passage and without; empty where it is kept."""
         asked = [[OPEN_BOOK.format(_shown(passage), each.question)] for each, passage in pairs]
-        replies = self._ask("answering", asked + [[CLOSED_BOOK.format(each.question)] for each, _ in pairs])
+        replies = self._ask(asked + [[CLOSED_BOOK.format(each.question)] for each, _ in pairs])
         right = [answers(reply, each) for reply, (each, _) in zip(replies, [*pairs, *pairs], strict=True)]
         both = zip(right[: len(pairs)], right[len(pairs) :], strict=True)
         return [NOT_ANSWERED if not opened else KNOWN if closed else "" for opened, closed in both]
 
-    def _ask(self, stage: str, conversations: Sequence[Sequence[str]]) -> list[str]:
+    def _ask(self, conversations: Sequence[Sequence[str]]) -> list[str]:
         """A reply to each conversation, of which the user says the first text and the last."""
         told = [
             [{"role": ("user", "assistant")[turn % 2], "content": text} for turn, text in enumerate(each)]
             for each in conversations
         ]
-        who = [dict(self.responder.described), self.asking.reply_tokens]
+        who = [dict(self.responder.described), self.asking.settings.reply_tokens]
         names = [sha256(json.dumps([*who, each]).encode()).hexdigest()[:32] for each in told]
-        ask_all(
-            self.log, self.responder, dict(zip(names, told, strict=True)), partial(self.progress, stage), self.asking
-        )
-        return [self.log.replies[name] for name in names]
+        said = self.asking.replies(self.responder, list(dict(zip(names, told, strict=True)).items()))
+        return [said[name] for name in names]
 
 
 def _shown(passage: Passage) -> str:
@@ -118,28 +114,24 @@ def _shown(passage: Passage) -> str:
 
 def read_draft(reply: str, passage: Passage) -> Draft | str:
     """The draft in a reply, a JSON object or two lines, or why there is none."""
-    said = without_reasoning(reply)[0]
-    lines = _LINES.search(said)
-    forms = [each for each in json_objects(said) if {"question", "answer"} <= each.keys()]
-    for found in [*forms, *([lines.groupdict()] if lines else [])]:
-        question, answer = (" ".join(str(found[name]).split()).strip(" *_`\"'") for name in ("question", "answer"))
-        answer = answer.rstrip(".")
-        if len(answer.split()) > LONGEST_ANSWER:
-            return ANSWER_TOO_LONG
-        if points_elsewhere(question) or _OF_THE_PASSAGE.search(question):
-            return POINTS_ELSEWHERE
-        holding, asked = (
-            [each for each in split_sentences(passage.text) if holds(each, answer)],
-            set(words_of(question)),
-        )
-        sentence = max(holding, key=lambda each: len(asked.intersection(words_of(each))), default=passage.text)
-        return (
-            Draft("written", "", question, (answer,), tidy(sentence)) if question and words_of(answer) else UNREADABLE
-        )
-    return UNREADABLE
+    forms = [each for each in json_objects(reply) if {"question", "answer"} <= each.keys()]
+    forms += [lines.groupdict() for lines in _LINES.finditer(reply)]
+    if not forms:
+        return UNREADABLE
+    question, answer = (" ".join(str(forms[0][name]).split()).strip(" *_`\"'") for name in ("question", "answer"))
+    answer, asked = answer.rstrip("."), set(words_of(question))
+    if not asked or not words_of(answer):
+        return UNREADABLE
+    if len(answer.split()) > LONGEST_ANSWER:
+        return ANSWER_TOO_LONG
+    if points_elsewhere(question) or _OF_THE_PASSAGE.search(question):
+        return POINTS_ELSEWHERE
+    holding = [each for each in split_sentences(passage.text) if holds(each, answer)]
+    sentence = max(holding, key=lambda each: len(asked.intersection(words_of(each))), default=passage.text)
+    return Draft("written", "", question, (answer,), tidy(sentence))
 
 
 def answers(reply: str, candidate: Candidate) -> bool:
     """Whether the first line of a reply gives the right answer, with few words beside it."""
-    said = re.sub(r"^\W*answer\W*:", "", without_reasoning(reply)[0].strip(), flags=re.IGNORECASE).strip()
+    said = re.sub(r"^\W*answer\W*:\s*", "", reply, flags=re.IGNORECASE)
     return contains(said.split("\n")[0], candidate.answers, most_extra_words=EXTRA_WORDS)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -76,40 +75,6 @@ class ReplyLog(JsonLog):
         self.write({"name": name, "reply": reply})
 
 
-def ask_all(
-    log: ReplyLog,
-    responder: Responder,
-    asked: Mapping[str, Sequence[Message]],
-    on_progress: Callable[[int, int], None],
-    settings: JudgeSettings,
-) -> None:
-    """Ask for the replies that `log` lacks, by their names, so many at once. The first failure stops the rest."""
-    left = [each for each in asked.items() if each[0] not in log.replies]
-    done, waiting = len(asked) - len(left), iter(left)
-
-    async def work() -> None:
-        nonlocal done
-        for name, messages in waiting:
-            seed = rollout_seed(settings.seed, iteration=-1, question_id=name, sample=0) % 2**31
-            tokens, temperature = settings.reply_tokens, settings.temperature
-            log.append(name, await responder.reply(messages, seed=seed, temperature=temperature, max_tokens=tokens))
-            done += 1
-            on_progress(done, len(asked))
-
-    async def run() -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(settings.concurrency, len(left))):
-                    group.create_task(work())
-        except* Exception as failures:
-            raise failures.exceptions[0] from None
-        finally:
-            await responder.agent.policy.disconnect()
-
-    if left:
-        asyncio.run(run())
-
-
 def judge_file(
     path: Path,
     judge: Callable[[], Responder],
@@ -150,7 +115,7 @@ def judge_file(
     with written.sole_writer():
         written.claim("config.json", "replies.jsonl", "verdicts.jsonl", "report.json")
         begin(folder, identity, kind="judgements")
-        ask = _Asking(folder, settings, on_progress)
+        ask = Asking(folder, settings, on_progress)
         if replying is not None:
             report = _judge_cases(rows, ask, judging, replying)
         elif isinstance(rows[0], Labelled):
@@ -162,7 +127,9 @@ def judge_file(
 
 
 @dataclass(frozen=True)
-class _Asking:
+class Asking:
+    """Asks for what the logs in a folder lack."""
+
     folder: Path
     settings: JudgeSettings
     on_progress: Callable[[str, int, int], None]
@@ -170,7 +137,7 @@ class _Asking:
     def replies(self, responder: Responder, asked: Sequence[Asked]) -> dict[str, str]:
         """A reply for each, without its reasoning; empty where it was cut off in there."""
         log = ReplyLog(self.folder / "replies.jsonl")
-        ask_all(log, responder, dict(asked), partial(self.on_progress, "replies"), self.settings)
+        self._ask(log, responder, asked, "replies", self.settings.reply_tokens, self.settings.temperature)
         said = {name: without_reasoning(log.replies[name]) for name, _ in asked}
         return {name: "" if cut_off else text.strip() for name, (text, cut_off) in said.items()}
 
@@ -180,17 +147,43 @@ class _Asking:
         for number in range(self.settings.tries):
             names = {name: f"{name}#{number}" if number else name for name, _ in asked if name not in found}
             what = f"verdicts, try {number + 1}" if number else "verdicts"
-            again = {names[name]: messages for name, messages in asked if name in names}
-            settings = replace(self.settings, reply_tokens=self.settings.verdict_tokens)
-            if number:
-                settings = replace(settings, temperature=max(settings.temperature, AGAIN_TEMPERATURE))
-            ask_all(log, judge, again, partial(self.on_progress, what), settings)
+            warmer = max(self.settings.temperature, AGAIN_TEMPERATURE) if number else self.settings.temperature
+            again = [(names[name], messages) for name, messages in asked if name in names]
+            self._ask(log, judge, again, what, self.settings.verdict_tokens, warmer)
             verdicts = {name: read(name, log.replies[tried]) for name, tried in names.items()}
             found |= {name: verdict for name, verdict in verdicts.items() if verdict is not None}
         return found
 
+    def _ask(
+        self, log: ReplyLog, responder: Responder, asked: Sequence[Asked], what: str, tokens: int, temperature: float
+    ) -> None:
+        settings, left = self.settings, [each for each in asked if each[0] not in log.replies]
+        done, waiting = len(asked) - len(left), iter(left)
 
-def _judge_cases(cases: Sequence[Case], ask: _Asking, judge: Responder, responder: Responder) -> RubricReport:
+        async def work() -> None:
+            nonlocal done
+            for name, messages in waiting:
+                seed = rollout_seed(settings.seed, iteration=-1, question_id=name, sample=0) % 2**31
+                reply = await responder.reply(messages, seed=seed, temperature=temperature, max_tokens=tokens)
+                log.append(name, reply)
+                done += 1
+                self.on_progress(what, done, len(asked))
+
+        async def run() -> None:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(settings.concurrency, len(left))):
+                        group.create_task(work())
+            except* Exception as failures:
+                raise failures.exceptions[0] from None
+            finally:
+                await responder.agent.policy.disconnect()
+
+        if left:
+            asyncio.run(run())
+
+
+def _judge_cases(cases: Sequence[Case], ask: Asking, judge: Responder, responder: Responder) -> RubricReport:
     said = ask.replies(responder, [(case.id, case.messages) for case in cases])
     asked = [
         (f"{case.id}/{number}", criterion_prompt(case.messages, said[case.id], criterion.text))
@@ -212,7 +205,7 @@ def _judge_cases(cases: Sequence[Case], ask: _Asking, judge: Responder, responde
     )
 
 
-def _judge_labelled(rows: Sequence[Labelled], ask: _Asking, judge: Responder) -> RubricReport:
+def _judge_labelled(rows: Sequence[Labelled], ask: Asking, judge: Responder) -> RubricReport:
     asked = [(row.id, criterion_prompt(row.messages, row.reply, row.criterion)) for row in rows]
     met = ask.verdicts(judge, asked, lambda _, reply: read_met(reply))
     read = [row for row in rows if row.id in met]
@@ -221,7 +214,7 @@ def _judge_labelled(rows: Sequence[Labelled], ask: _Asking, judge: Responder) ->
     return RubricReport(agreement=agreed, verdicts=len(asked), unread=left_out, left_out=left_out)
 
 
-def _judge_pairs(pairs: Sequence[Pair], ask: _Asking, judge: Responder) -> RubricReport:
+def _judge_pairs(pairs: Sequence[Pair], ask: Asking, judge: Responder) -> RubricReport:
     def read(name: str, reply: str) -> Choice | None:
         return read_choice(reply, swapped=name.endswith("/swapped"))
 

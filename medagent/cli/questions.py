@@ -6,7 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from medagent.errors import InputError
 from medagent.evaluation.benchmarks.source import source_named
 from medagent.evaluation.question_making.making import Making, make_questions, question_row
 from medagent.evaluation.question_making.writer import Writer
-from medagent.evaluation.rubrics.judging import JudgeSettings, ReplyLog
+from medagent.evaluation.rubrics.judging import Asking, JudgeSettings
 from medagent.evaluation.rubrics.responder import Responder
 from medagent.files import write_whole
 from medagent.retrieval.search import HybridRetriever
+from medagent.run_folder import RunFolder
 
 PRINTED = 5  # questions that are also printed
 
@@ -43,8 +44,13 @@ def make_with_progress(
         raise InputError(f"{index}: holds no index. Build one with: medagent index build CORPUS --out {index}")
     tests = [question for name in test_sets or () for question in source_named(name).questions()[0]]
     begun, console = time.monotonic(), Console(highlight=False)
-    with closing(HybridRetriever(index)) as retriever, progress_of(console) as show:
-        writer = Writer(responder(), ReplyLog(Path(f"{out}.replies")), asking, show) if responder else None
+    with ExitStack() as open_now:
+        retriever = open_now.enter_context(closing(HybridRetriever(index)))
+        writer, show = None, open_now.enter_context(progress_of(console))
+        if responder:
+            folder = Path(f"{out}.replies")
+            open_now.enter_context(RunFolder(folder, "replies").sole_writer())
+            writer = Writer(responder(), Asking(folder, asking, show))
         made = make_questions(retriever, making, show, writer=writer, tests=tests)
     rows = [question_row(each) for each in made.candidates]
     print(f"{made.drafts:,} drafts, {len(rows):,} kept. Dropped:")

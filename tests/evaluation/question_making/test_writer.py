@@ -14,7 +14,7 @@ from medagent.evaluation.question_making.checks import GIVEN_AWAY, NOT_IN_PASSAG
 from medagent.evaluation.question_making.making import Found, find_candidates, uncontaminated
 from medagent.evaluation.question_making.rules import Draft
 from medagent.evaluation.question_making.writer import Writer, answers, read_draft
-from medagent.evaluation.rubrics.judging import JudgeSettings, ReplyLog
+from medagent.evaluation.rubrics.judging import Asking, JudgeSettings
 from medagent.evaluation.rubrics.responder import Responder
 from medagent.retrieval.passages import Passage
 from medagent.types import Question
@@ -24,7 +24,7 @@ from tests.evaluation.support import scripted
 ASKED = "Mutations in which gene cause Costello syndrome?"
 WRITTEN = {  # by the beginning of a passage's text
     "Costello syndrome is": "Question: Which disorder delays growth of the body?\nAnswer: Noonan syndrome",  # not there
-    "Mutations in": f"Question: {ASKED}\nAnswer: HRAS",
+    "Mutations in": f"<think>Answer: BRAF</think>Question: {ASKED}\nAnswer: HRAS",
     "Chlorotic plague is": "Question: Do lichen colonies bleach nails?\nAnswer: lichen colonies",  # given away
     "The most common": "Question: What habit brings most COPD mornings to smokers?\nAnswer: cigarette smoking",
     "Osteoclasts": "I cannot think of one.",
@@ -41,13 +41,12 @@ def said(read: str) -> str:
         return "Answer: the weather"
     if "thirst" in read:
         return "It is the hypothalamus."
-    return "HRAS" if "<passage>" in read else "BRAF"
+    return "HRAS" if "<passage>" in read else "<think>HRAS"
 
 
 def written(folder: Path, script: Callable[[str], str] = said, *, passages: list[Passage] = PASSAGES) -> Found:
     responder = Responder(scripted(lambda read, turn: script(read)), described={"name": "script"})
-    log = ReplyLog(folder / "replies")
-    made = Writer(responder, log, JudgeSettings(concurrency=1), lambda stage, done, total: None)
+    made = Writer(responder, Asking(folder, JudgeSettings(concurrency=1), lambda stage, done, total: None))
     return find_candidates(Searched(passages), made.drafts, Checks(counted()), top_k=5, last_check=made.reasons)
 
 
@@ -109,7 +108,6 @@ def test_a_passage_cannot_end_its_block(tmp_path: Path) -> None:
         "1. Question: Which gene is it?\n\n   Answer: `HRAS`\nQuestion: Another?\nAnswer: no",
         "Q: Which gene is it?\nA: HRAS",
         'Here it is:\n```json\n{"question": "Which gene is it?", "answer": "HRAS"}\n```',
-        "<think>Question: a?\nAnswer: b</think>Question: Which gene is it?\nAnswer: HRAS",
     ],
 )
 def test_replies_are_read_in_several_forms(reply: str) -> None:
@@ -124,7 +122,6 @@ def test_replies_are_read_in_several_forms(reply: str) -> None:
         ("", writer.UNREADABLE),
         ("Question: Which gene is mutated?", writer.UNREADABLE),
         ("Question: Which gene is mutated?\nAnswer: ...", writer.UNREADABLE),
-        ("<think>Question: Which gene is mutated?\nAnswer: HRAS", writer.UNREADABLE),
         ("Question: What is it?\nAnswer: It is one that nearly every family studied shows", writer.ANSWER_TOO_LONG),
         ("Question: Which gene does the passage name?\nAnswer: HRAS", writer.POINTS_ELSEWHERE),
         ("Question: Which gene causes this condition?\nAnswer: HRAS", writer.POINTS_ELSEWHERE),
@@ -137,7 +134,6 @@ def test_why_a_reply_gives_no_draft(reply: str, reason: str) -> None:
 def test_an_answer_is_right_with_few_words_beside_it() -> None:
     gene: Candidate = candidate(ASKED, "HRAS")
     assert answers("Answer: the HRAS gene.\nIt is mutated.", gene)
-    assert answers("<think>BRAF?</think> HRAS", gene)
     for wrong in ("", "BRAF\nHRAS", "HRAS or BRAF", "not HRAS", "It could well be a gene known as HRAS"):
         assert not answers(wrong, gene), wrong
 
