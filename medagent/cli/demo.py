@@ -18,13 +18,23 @@ import torch
 import yaml
 from rich.console import Console
 from rich.progress import Progress
+from transformers import AutoTokenizer
 
 from medagent.agent import Agent
 from medagent.agent_folder import load_agent
 from medagent.agent_spec import AgentSpec, protocol_from_json, write_spec
 from medagent.cli import demo_report
 from medagent.cli.demo_report import PERMUTED, SAMPLED
-from medagent.cli.demo_stages import CONFIGS, PRETRAINED_STAGES, STARTER_STAGES, DemoSettings, DemoStage, begin
+from medagent.cli.demo_stages import (
+    CONFIGS,
+    LARGE,
+    LARGE_LR,
+    PRETRAINED_STAGES,
+    STARTER_STAGES,
+    DemoSettings,
+    DemoStage,
+    begin,
+)
 from medagent.errors import ConfigError
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import summarize
@@ -36,7 +46,7 @@ from medagent.evaluation.statistics import compare_paired
 from medagent.files import write_whole
 from medagent.models.base_models import STARTER, model_path
 from medagent.models.causal_lm import fastest_device
-from medagent.models.precision import AUTO, resolve_precision
+from medagent.models.precision import AUTO, num_parameters, resolve_precision
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.retrieval.controls import UnrelatedRetriever
 from medagent.retrieval.search import HybridRetriever
@@ -155,7 +165,14 @@ class _Demo:
     def _task(self) -> dict[str, Any]:
         found = yaml.safe_load((CONFIGS / self._stages[-2].configs[0]).read_text(encoding="utf-8"))
         task: dict[str, Any] = found["data"]["agent"]
+        if self._resumes:
+            task["protocol"]["init_args"]["chat"] = self._chats
         return task
+
+    @cached_property
+    def _chats(self) -> bool:
+        """Whether the base has a chat template; without one its prompts are plain text."""
+        return bool(AutoTokenizer.from_pretrained(model_path(self._settings.base)).chat_template)
 
     @property
     def _protocol(self) -> TurnProtocol:
@@ -192,9 +209,13 @@ class _Demo:
             "seed_everything": settings.seed,
             "threads": settings.threads,
         }
-        if not self._resumes:
+        if self._resumes:
+            found["data.agent.protocol.init_args.chat"] = str(self._chats).lower()
+        else:
             found["overwrite"] = "true"
         if stage.examples:
+            if num_parameters(settings.base) > LARGE:
+                found["model.policy_lr"] = LARGE_LR
             found[f"{retriever}.index"] = self._out / "index-train"
             if settings.demonstrations is not None:
                 limit = "data.demonstrations.init_args.benchmark.init_args.limit_per_kind"

@@ -15,7 +15,8 @@ from medagent.files import write_whole
 from medagent.training.run import RUN_PARTS
 
 CONFIGS = packaged_configs()
-QUESTIONS_PER_KIND = 200
+LARGE = 300_000_000  # parameters of a base that learns from examples at LARGE_LR; the file's rate is SmolLM2's
+LARGE_LR = 3.0e-4
 LEAST_DEMONSTRATIONS = 8  # of an optimizer step
 # The files of a resumable demonstration beside its training run.
 PARTS = (
@@ -71,7 +72,7 @@ class DemoSettings:
     demonstrations: int | None
     iterations: int | None
     threads: int
-    questions_per_kind: int = QUESTIONS_PER_KIND
+    questions_per_kind: int = 200
 
     def __post_init__(self) -> None:
         """Refuse now what would otherwise fail after the untrained model was measured."""
@@ -80,6 +81,7 @@ class DemoSettings:
             ("demonstrations", self.demonstrations, LEAST_DEMONSTRATIONS),
             ("iterations", self.iterations, 1),
             ("threads", self.threads, 0),
+            ("questions_per_kind", self.questions_per_kind, 1),
         ):
             if value is not None and value < least:
                 raise ConfigError(f"--{name}: found {value}, wanted {least} or more.")

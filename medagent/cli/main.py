@@ -32,6 +32,7 @@ def demo(
     demonstrations: int | None = None,
     iterations: int | None = None,
     threads: int = 0,
+    questions_per_kind: int = 200,
     overwrite: bool = False,
 ) -> None:
     """Watch an agent learn to search: measure, train with ST-PPO, measure again, ask it a question.
@@ -39,25 +40,29 @@ def demo(
     Args:
         out: Folder for indexes, logs, report and agent: runs/demo, or runs/ and the base's name. The demo of the
             starter replaces an earlier one there. The demo of another base resumes it.
-        base: "starter", which learns in minutes, or a pretrained model, such as "smollm2" (`make smollm2`), which first
-            learns from examples and takes hours on two cores.
+        base: "starter", which learns in minutes, or a pretrained model: "smollm2" (`make smollm2`), a .gguf file, a
+            folder or a hub name. It first learns from examples, and takes hours on two cores.
         seed: Seed of questions, sampling and initialisation.
         demonstrations: Questions that examples are written for, half of each kind. By default as in
             configs/sft/starter-smollm2.yaml.
         iterations: Training iterations. By default as in configs/experiments. A much longer run needs a longer decay
             than that file sets.
         threads: Torch threads; 0 keeps torch's own choice.
+        questions_per_kind: Test questions of one hop, and as many of two. Fewer take less time and widen the intervals.
         overwrite: Begin the demo of a pretrained model anew.
     """
     from medagent.cli.demo import run_demo
     from medagent.cli.demo_stages import DemoSettings
-    from medagent.models.base_models import STARTER, model_path
+    from medagent.models.base_models import STARTER, stored_name
+    from medagent.models.causal_lm import refuse_unmerged
+    from medagent.training.memory.estimate import ModelShape
 
     if base == STARTER and demonstrations is not None:
         raise InputError("demonstrations: the starter learns without. Give --base smollm2, or leave them out.")
-    model_path(base)  # one that is absent is named before anything is made
+    refuse_unmerged(base)
+    ModelShape.of(base)  # one that is absent is named before anything is made
     name = "demo" if base == STARTER else Path(base).name.removesuffix(".gguf")
-    settings = DemoSettings(base, seed, demonstrations, iterations, threads)
+    settings = DemoSettings(stored_name(base), seed, demonstrations, iterations, threads, questions_per_kind)
     run_demo(Path(out or f"runs/{name}"), settings, overwrite=overwrite)
 
 

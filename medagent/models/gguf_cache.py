@@ -1,14 +1,17 @@
 """GGUF files as ordinary model folders: converted once, whole or not at all, by one process at a time.
 
-CACHE/base-models/STEM-SHA256 holds what save_pretrained writes.
+CACHE/base-models/STEM-SHA256-FORM holds what save_pretrained writes.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
+import re
 import shutil
 import time
+from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
@@ -16,12 +19,20 @@ from typing import Any
 import torch
 from filelock import FileLock
 from safetensors import SafetensorError
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from medagent.errors import ConfigError
 
 POSITION_FACTORS = "rope_freqs.weight"
+EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
+FORM = "v2"  # of the folders: where it changes, they are made again
+QUANTISED_BLOCK = 32  # weights that share a scale
+# Limits of the difference of two copies of one matrix, relative to what rounding makes: for a token, and for all. In
+# Q4_K_M files of Qwen2.5 the differences are 0.8 to 1.0 of it for all tokens, and at most 1.1 for one.
+MAX_ROW_EXCESS, MAX_EXCESS = 1.5, 1.1
+ROWS_AT_ONCE = 8192
 
 
 def cache_folder() -> Path:
@@ -46,7 +57,7 @@ def as_folder(source: Path, *, name: str, wanted: str | None = None) -> Path:
             f"base model {name!r}: found {source} with the SHA-256 {digest}, wanted {wanted}. It is damaged, or of "
             "another version. Install its package again."
         )
-    folder = _models() / f"{source.stem}-{digest[:16]}"
+    folder = _models() / f"{source.stem}-{digest[:16]}-{FORM}"
     if folder.is_dir():
         return folder
     try:
@@ -89,23 +100,32 @@ def _models() -> Path:
 def _convert(source: Path, folder: Path, *, name: str) -> None:
     """Write the folder beside its place, then put it there. Files that a killed process left are removed first."""
     began = time.monotonic()
-    parameters = _looked_through(source, name)
+    held = _looked_through(source, name)
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     print(
-        f"{name}: dequantising {parameters / 1e6:,.0f} M weights of {source.name}, once, into {folder} ...", flush=True
+        f"{name}: dequantising {held.weights / 1e6:,.0f} M weights of {source.name}, once, into {folder} ...",
+        flush=True,
     )
     try:
         part.mkdir()
-        _write(source, part, name, parameters)
+        _write(source, part, name, held)
         part.rename(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     print(f"{name}: done in {time.monotonic() - began:.0f} s.", flush=True)
 
 
-def _looked_through(source: Path, name: str) -> int:
-    """The number of weights in a GGUF file, without factors of positions. Refuses a damaged file."""
+@dataclass(frozen=True)
+class _Held:
+    """The number of weights in a GGUF file, without factors of positions, and the bits of a weight of each tensor."""
+
+    weights: int
+    bits: dict[str, int]  # 5 of Q5_0, without what the block's scale takes
+
+
+def _looked_through(source: Path, name: str) -> _Held:
+    """What a GGUF file holds. Refuses a damaged file."""
     if importlib.util.find_spec("gguf") is None:
         raise ConfigError(
             f"base model {name!r}: is a GGUF file, and the package gguf that reads those is not installed. pip install "
@@ -125,11 +145,14 @@ def _looked_through(source: Path, name: str) -> int:
             f"base model {name!r}: {source} scales its positions (rope_freqs.weight, as Llama 3.1's), which "
             "transformers leaves out: it would be another model. Give the model's own folder or hub name."
         )
-    return sum(int(tensor.n_elements) for tensor in tensors if tensor.name != POSITION_FACTORS)
+    return _Held(
+        sum(int(tensor.n_elements) for tensor in tensors if tensor.name != POSITION_FACTORS),
+        {tensor.name: int(re.findall(r"\d+", tensor.tensor_type.name)[0]) for tensor in tensors},
+    )
 
 
-def _write(source: Path, folder: Path, name: str, held: int) -> None:
-    """Write `held` weights, config, tokenizer and chat template, as transformers reads them from the file."""
+def _write(source: Path, folder: Path, name: str, held: _Held) -> None:
+    """Write the weights of a file, config, tokenizer and chat template, as transformers reads them from the file."""
     transformers_logging.disable_progress_bar()
     where = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
     try:
@@ -148,14 +171,16 @@ def _write(source: Path, folder: Path, name: str, held: int) -> None:
             "own folder or hub name."
         )
     kept = sum(parameter.numel() for parameter in read.parameters())
-    if held > kept:  # such as a Llama's biases, which its configuration in a GGUF does not mention
+    if held.weights > kept:  # such as a Llama's biases, which its configuration in a GGUF does not mention
         raise ConfigError(
-            f"base model {name!r}: {source} holds {held:,} weights, of which transformers keeps {kept:,}: it would be "
-            "another model. Give the model's own folder or hub name."
+            f"base model {name!r}: {source} holds {held.weights:,} weights, of which transformers keeps {kept:,}: it "
+            "would be another model. Give the model's own folder or hub name."
         )
     config = read.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config  # with it the model counts as quantised, and is not written
+    if not config.tie_word_embeddings and OUTPUT in held.bits and _tied_again(read, held.bits):
+        print(f"{name}: tied its output matrix to its embeddings, which are the same up to quantisation.", flush=True)
     with torch.device("meta"):
         plain = AutoModelForCausalLM.from_config(config)
     # The tensors are shared, not copied.
@@ -164,6 +189,46 @@ def _write(source: Path, folder: Path, name: str, held: int) -> None:
     plain.generation_config = read.generation_config
     plain.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def _tied_again(model: Any, bits: dict[str, int]) -> bool:
+    """Tie the output matrix to the embeddings if both are one matrix, quantised twice; the copy of more bits is kept.
+
+    Converters store such a matrix twice, and transformers then takes it for two.
+    """
+    embeddings, output = model.get_input_embeddings(), model.get_output_embeddings()
+    if not equal_but_for_rounding(embeddings.weight, output.weight, bits=(bits[EMBEDDINGS], bits[OUTPUT])):
+        return False
+    if bits[OUTPUT] > bits[EMBEDDINGS]:
+        embeddings.weight = output.weight
+    model.config.tie_word_embeddings = True
+    return True
+
+
+@torch.no_grad()
+def equal_but_for_rounding(one_VH: Tensor, other_VH: Tensor, *, bits: tuple[int, int]) -> bool:
+    """Whether two dequantised matrices may come from the same one; `bits` is the size of a weight in each.
+
+    Quantisation puts a block on an even grid between plus and minus its largest weight. A grid of step s makes an RMS
+    error of s / sqrt(12). The difference must be what both errors make together, for each row and for all rows. One
+    bit makes an error as large as the weights, which tells nothing.
+    """
+    if one_VH.shape != other_VH.shape or min(bits) < 2:
+        return False
+    found, allowed = [], []
+    for one, other in zip(one_VH.split(ROWS_AT_ONCE), other_VH.split(ROWS_AT_ONCE), strict=True):
+        found.append((one - other).square().mean(dim=1))
+        allowed.append(_rounding(one, bits[0]) + _rounding(other, bits[1]))
+    found_V, allowed_V = torch.cat(found), torch.cat(allowed)
+    rows = found_V <= MAX_ROW_EXCESS**2 * allowed_V
+    return bool(rows.all() and found_V.sum() <= MAX_EXCESS**2 * allowed_V.sum())
+
+
+def _rounding(matrix_VH: Tensor, bits: int) -> Tensor:
+    """[V]: the mean square error that quantisation to so many bits makes in each row."""
+    blocks_VNB = matrix_VH.unflatten(1, (-1, math.gcd(QUANTISED_BLOCK, matrix_VH.shape[1])))
+    step_VN = 2 * blocks_VNB.abs().amax(dim=2) / (2**bits - 1)
+    return step_VN.square().mean(dim=1) / 12
 
 
 def _unwritable(name: str, error: Exception) -> ConfigError:

@@ -58,9 +58,12 @@ def write_gguf(
     without: tuple[str, ...] = (),
     position_factors: float | None = None,
     biases: bool = False,
+    output: torch.Tensor | None = None,
+    output_kind: GGMLQuantizationType = GGMLQuantizationType.F32,
 ) -> dict[str, torch.Tensor]:
     """Write `tiny_llama` as a GGUF of a kind of numbers; `shift` is added to every weight. Tensors in `without` are
     left out. `position_factors` is what a Llama 3.1 divides its rotary frequencies by. `biases`: queries have some.
+    `output` is an output matrix of its own, of `output_kind`.
 
     Gives the weights that it then holds, by transformers' names.
     """
@@ -109,6 +112,10 @@ def write_gguf(
             writer.add_tensor(title, stored, raw_dtype=numbers)
         back = dequantize(stored, numbers).reshape(exact.shape)
         held[name] = torch.from_numpy((back if heads is None else _apart(back, heads)).copy())
+    if output is not None:
+        stored = quantize(output.detach().numpy(), output_kind)
+        writer.add_tensor("output.weight", stored, raw_dtype=output_kind)
+        held["lm_head.weight"] = torch.from_numpy(dequantize(stored, output_kind).copy())
     if biases:
         writer.add_tensor("blk.0.attn_q.bias", np.ones(shape.hidden_size, dtype=np.float32))
     if position_factors is not None:

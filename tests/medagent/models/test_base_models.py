@@ -20,10 +20,13 @@ from medagent.errors import ConfigError
 from medagent.models import base_models, gguf_cache
 from medagent.models.base_models import PACKAGED, SMOLLM2, STARTER, base_sha256, check_base, model_path
 from medagent.models.causal_lm import load_causal_lm
-from tests.medagent.models.gguf_files import CHAT, write_gguf
+from medagent.models.gguf_cache import equal_but_for_rounding
+from medagent.models.precision import num_parameters
+from tests.medagent.models.gguf_files import CHAT, tiny_llama, write_gguf
 from tests.support import ROOT
 
-F16, Q4_1 = GGMLQuantizationType.F16, GGMLQuantizationType.Q4_1
+F16, Q4_0, Q4_1 = GGMLQuantizationType.F16, GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q4_1
+Q8_0 = GGMLQuantizationType.Q8_0
 MAKE = "import sys; from medagent.models.base_models import model_path; print(model_path(sys.argv[1]))"
 STOP_INSIDE = (
     "import sys, time; from medagent.models import gguf_cache\n"
@@ -66,7 +69,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_gguf_becomes_a_folder_with_its_weights_tokenizer_and_template(kind, tmp_path: Path, cache: Path) -> None:
     held = write_gguf(tmp_path / "tiny.gguf", kind)
     folder = Path(model_path(str(tmp_path / "tiny.gguf")))
-    assert folder == cache / f"tiny-{sha(tmp_path / 'tiny.gguf')[:16]}"
+    assert folder == cache / f"tiny-{sha(tmp_path / 'tiny.gguf')[:16]}-v2"
     assert sorted(path.name for path in cache.iterdir()) == ["read", folder.name, f"{folder.name}.lock"]
     model = AutoModelForCausalLM.from_pretrained(folder)
     found = model.state_dict()
@@ -87,6 +90,60 @@ def test_a_gguf_becomes_a_folder_with_its_weights_tokenizer_and_template(kind, t
     assert tokenizer("gout")["input_ids"] == tokenizer.convert_tokens_to_ids(["gout"])
     ours, _ = load_causal_lm(str(tmp_path / "tiny.gguf"))
     assert torch.equal(ours(torch.arange(9)[None]).logits, model(torch.arange(9)[None]).logits)
+
+
+@pytest.mark.parametrize(("kind", "output_kind"), [(Q4_1, Q8_0), (Q4_0, Q8_0), (Q8_0, Q4_1), (F16, F16), (F16, Q8_0)])
+def test_a_matrix_that_a_gguf_holds_twice_is_tied_to_its_better_copy(
+    kind, output_kind, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tiny.gguf"
+    held = write_gguf(file, kind, output=tiny_llama().lm_head.weight, output_kind=output_kind)
+    folder = model_path(str(file))
+    assert "tied its output matrix to its embeddings" in capsys.readouterr().out
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    better = "lm_head.weight" if (kind, output_kind) in ((Q4_1, Q8_0), (Q4_0, Q8_0)) else "model.embed_tokens.weight"
+    assert torch.equal(model.lm_head.weight, held[better])
+    assert num_parameters(str(file)) == sum(held[name].numel() for name in held if name != "lm_head.weight")
+    layer = "model.layers.1.mlp.up_proj.weight"
+    assert torch.equal(model.state_dict()[layer], held[layer])
+
+
+def spoilt_row(weight: torch.Tensor) -> torch.Tensor:
+    """One token's row is another's."""
+    return torch.cat([weight[:7], weight[8:9], weight[8:]])
+
+
+def half_a_step_more(weight: torch.Tensor) -> torch.Tensor:
+    """The error of 4 bits once more."""
+    noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+    return weight + noise * weight.abs().amax(dim=1, keepdim=True) * 2 / 15 / 12**0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (spoilt_row, Q4_1),
+        (half_a_step_more, Q4_1),
+        (lambda weight: weight * 1.15, Q4_1),
+        (lambda weight: weight.flip(0), Q4_1),
+        (lambda weight: weight + 0.001, F16),
+    ],
+)
+def test_an_output_matrix_of_its_own_is_kept(change, kind, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "tiny.gguf"
+    held = write_gguf(file, kind, output=change(tiny_llama().lm_head.weight.detach()), output_kind=Q8_0)
+    model = AutoModelForCausalLM.from_pretrained(model_path(str(file)))
+    assert "tied" not in capsys.readouterr().out
+    for name in ("lm_head.weight", "model.embed_tokens.weight"):
+        assert torch.equal(model.state_dict()[name], held[name])
+
+
+def test_one_bit_tells_nothing_about_a_matrix() -> None:
+    weight = tiny_llama().lm_head.weight.detach()
+    assert equal_but_for_rounding(weight, weight, bits=(2, 2))
+    assert not equal_but_for_rounding(weight, weight, bits=(1, 2))
+    assert not equal_but_for_rounding(weight, weight[:-1], bits=(8, 8))
 
 
 def test_a_second_use_reads_the_folder_alone(tmp_path: Path, monkeypatch, capsys) -> None:
