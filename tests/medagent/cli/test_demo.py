@@ -124,7 +124,14 @@ def test_overwriting_leaves_files_of_others(tmp_path) -> None:
 
 def test_settings_that_would_fail_after_the_first_stages_are_refused_at_once() -> None:
     right = DemoSettings("smollm2", 0, 8, 1, 0)
-    for name, value in (("iterations", 0), ("iterations", -1), ("demonstrations", 7), ("threads", -1), ("seed", -1)):
+    for name, value in (
+        ("iterations", 0),
+        ("iterations", -1),
+        ("demonstrations", 7),
+        ("threads", -1),
+        ("seed", -1),
+        ("questions_per_kind", 0),
+    ):
         with pytest.raises(ConfigError, match=f"--{name}: found {value}, wanted"):
             replace(right, **{name: value})
 
@@ -161,6 +168,41 @@ def test_an_absent_base_is_named_before_anything_is_made(tmp_path, monkeypatch, 
     assert main(["demo", "--base", "no/such.gguf"]) == 1
     assert "no/such.gguf" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+    (tmp_path / "empty").mkdir()
+    assert main(["demo", "--base", "empty"]) == 1
+    assert "base model 'empty': its configuration cannot be read" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_a_demo_knows_its_base_from_any_folder(tiny, monkeypatch, tmp_path) -> None:
+    file = Path(tiny[0])
+    monkeypatch.setenv("MEDAGENT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(file.parent)
+    found = []
+    monkeypatch.setattr(demo, "run_demo", lambda out, settings, *, overwrite: found.append((out, settings)))
+    assert main(["demo", "--base", file.name, "--questions_per_kind", "3"]) == 0
+    ((out, settings),) = found
+    assert (str(out), settings.base, settings.questions_per_kind) == ("runs/tiny", str(file), 3)
+
+
+def test_a_base_without_a_chat_template_is_asked_in_plain_text(tiny_base, tmp_path) -> None:
+    plain = tmp_path / "plain"
+    shutil.copytree(tiny_base, plain)
+    (plain / "chat_template.jinja").unlink()
+    for base, chats in ((tiny_base, True), (str(plain), False)):
+        made = demo._Demo(tmp_path, settings_for(base), PRETRAINED_STAGES)
+        assert made._protocol.chat is chats
+        for stage in (stage for stage in PRETRAINED_STAGES if stage.configs):
+            assert made._overrides(stage)["data.agent.protocol.init_args.chat"] == str(chats).lower()
+
+
+def test_a_large_base_learns_from_examples_at_a_lower_rate(tiny_base, tmp_path, monkeypatch) -> None:
+    learning, reinforcing = (stage for stage in PRETRAINED_STAGES if stage.configs)
+    made = demo._Demo(tmp_path, settings_for(tiny_base), PRETRAINED_STAGES)
+    assert "model.policy_lr" not in made._overrides(learning)
+    monkeypatch.setattr(demo, "num_parameters", lambda base: 494_000_000)
+    assert made._overrides(learning)["model.policy_lr"] == 3e-4
+    assert "model.policy_lr" not in made._overrides(reinforcing)
 
 
 def test_the_table_shows_what_was_measured_and_leaves_the_rest_empty() -> None:
