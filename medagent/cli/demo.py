@@ -25,16 +25,7 @@ from medagent.agent_folder import load_agent
 from medagent.agent_spec import AgentSpec, protocol_from_json, write_spec
 from medagent.cli import demo_report
 from medagent.cli.demo_report import PERMUTED, SAMPLED
-from medagent.cli.demo_stages import (
-    CONFIGS,
-    LARGE,
-    LARGE_LR,
-    PRETRAINED_STAGES,
-    STARTER_STAGES,
-    DemoSettings,
-    DemoStage,
-    begin,
-)
+from medagent.cli.demo_stages import CONFIGS, PRETRAINED_STAGES, STARTER_STAGES, DemoSettings, DemoStage, begin
 from medagent.errors import ConfigError
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import summarize
@@ -58,6 +49,8 @@ from medagent.training.command import sft_command, train_command
 from medagent.types import Limits, Question, Rollout
 
 LOCK = ".demo"  # a folder, which stays
+# Larger bases than LARGE parameters learn from examples at LARGE_LR. The packaged rate is SmolLM2's.
+LARGE, LARGE_LR = 300_000_000, 3.0e-4
 
 
 def run_demo(out: Path, settings: DemoSettings, *, overwrite: bool = False) -> dict[str, Any]:

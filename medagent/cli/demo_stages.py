@@ -15,8 +15,6 @@ from medagent.files import write_whole
 from medagent.training.run import RUN_PARTS
 
 CONFIGS = packaged_configs()
-LARGE = 300_000_000  # parameters of a base that learns from examples at LARGE_LR; the file's rate is SmolLM2's
-LARGE_LR = 3.0e-4
 LEAST_DEMONSTRATIONS = 8  # of an optimizer step
 # The files of a resumable demonstration beside its training run.
 PARTS = (

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import time
-from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ QUANTISED_BLOCK = 32  # weights that share a scale
 # Limits of the difference of two copies of one matrix, relative to what rounding makes: for a token, and for all. In
 # Q4_K_M files of Qwen2.5 the differences are 0.8 to 1.0 of it for all tokens, and at most 1.1 for one.
 MAX_ROW_EXCESS, MAX_EXCESS = 1.5, 1.1
-ROWS_AT_ONCE = 8192
 
 
 def cache_folder() -> Path:
@@ -100,32 +98,26 @@ def _models() -> Path:
 def _convert(source: Path, folder: Path, *, name: str) -> None:
     """Write the folder beside its place, then put it there. Files that a killed process left are removed first."""
     began = time.monotonic()
-    held = _looked_through(source, name)
+    parameters, bits = _looked_through(source, name)
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     print(
-        f"{name}: dequantising {held.weights / 1e6:,.0f} M weights of {source.name}, once, into {folder} ...",
-        flush=True,
+        f"{name}: dequantising {parameters / 1e6:,.0f} M weights of {source.name}, once, into {folder} ...", flush=True
     )
     try:
         part.mkdir()
-        _write(source, part, name, held)
+        _write(source, part, name, parameters, bits)
         part.rename(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     print(f"{name}: done in {time.monotonic() - began:.0f} s.", flush=True)
 
 
-@dataclass(frozen=True)
-class _Held:
-    """The number of weights in a GGUF file, without factors of positions, and the bits of a weight of each tensor."""
+def _looked_through(source: Path, name: str) -> tuple[int, dict[str, int]]:
+    """The number of weights in a GGUF file, without factors of positions, and the bits of a weight of each tensor.
 
-    weights: int
-    bits: dict[str, int]  # 5 of Q5_0, without what the block's scale takes
-
-
-def _looked_through(source: Path, name: str) -> _Held:
-    """What a GGUF file holds. Refuses a damaged file."""
+    The bits of Q5_0 are 5, as the scales of its blocks do not count. Refuses a damaged file.
+    """
     if importlib.util.find_spec("gguf") is None:
         raise ConfigError(
             f"base model {name!r}: is a GGUF file, and the package gguf that reads those is not installed. pip install "
@@ -145,14 +137,12 @@ def _looked_through(source: Path, name: str) -> _Held:
             f"base model {name!r}: {source} scales its positions (rope_freqs.weight, as Llama 3.1's), which "
             "transformers leaves out: it would be another model. Give the model's own folder or hub name."
         )
-    return _Held(
-        sum(int(tensor.n_elements) for tensor in tensors if tensor.name != POSITION_FACTORS),
-        {tensor.name: int(re.findall(r"\d+", tensor.tensor_type.name)[0]) for tensor in tensors},
-    )
+    bits = {tensor.name: int(re.findall(r"\d+", tensor.tensor_type.name)[0]) for tensor in tensors}
+    return sum(int(tensor.n_elements) for tensor in tensors if tensor.name != POSITION_FACTORS), bits
 
 
-def _write(source: Path, folder: Path, name: str, held: _Held) -> None:
-    """Write the weights of a file, config, tokenizer and chat template, as transformers reads them from the file."""
+def _write(source: Path, folder: Path, name: str, held: int, bits: dict[str, int]) -> None:
+    """Write what transformers reads from the file: `held` weights, config, tokenizer and chat template."""
     transformers_logging.disable_progress_bar()
     where = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
     try:
@@ -171,15 +161,15 @@ def _write(source: Path, folder: Path, name: str, held: _Held) -> None:
             "own folder or hub name."
         )
     kept = sum(parameter.numel() for parameter in read.parameters())
-    if held.weights > kept:  # such as a Llama's biases, which its configuration in a GGUF does not mention
+    if held > kept:  # such as a Llama's biases, which its configuration in a GGUF does not mention
         raise ConfigError(
-            f"base model {name!r}: {source} holds {held.weights:,} weights, of which transformers keeps {kept:,}: it "
-            "would be another model. Give the model's own folder or hub name."
+            f"base model {name!r}: {source} holds {held:,} weights, of which transformers keeps {kept:,}: it would be "
+            "another model. Give the model's own folder or hub name."
         )
     config = read.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config  # with it the model counts as quantised, and is not written
-    if not config.tie_word_embeddings and OUTPUT in held.bits and _tied_again(read, held.bits):
+    if not config.tie_word_embeddings and OUTPUT in bits and _tied_again(read, bits):
         print(f"{name}: tied its output matrix to its embeddings, which are the same up to quantisation.", flush=True)
     with torch.device("meta"):
         plain = AutoModelForCausalLM.from_config(config)
@@ -192,10 +182,7 @@ def _write(source: Path, folder: Path, name: str, held: _Held) -> None:
 
 
 def _tied_again(model: Any, bits: dict[str, int]) -> bool:
-    """Tie the output matrix to the embeddings if both are one matrix, quantised twice; the copy of more bits is kept.
-
-    Converters store such a matrix twice, and transformers then takes it for two.
-    """
+    """Tie output and embeddings if they are one matrix, which the converter quantised twice. Keep the better copy."""
     embeddings, output = model.get_input_embeddings(), model.get_output_embeddings()
     if not equal_but_for_rounding(embeddings.weight, output.weight, bits=(bits[EMBEDDINGS], bits[OUTPUT])):
         return False
@@ -215,20 +202,17 @@ def equal_but_for_rounding(one_VH: Tensor, other_VH: Tensor, *, bits: tuple[int,
     """
     if one_VH.shape != other_VH.shape or min(bits) < 2:
         return False
-    found, allowed = [], []
-    for one, other in zip(one_VH.split(ROWS_AT_ONCE), other_VH.split(ROWS_AT_ONCE), strict=True):
-        found.append((one - other).square().mean(dim=1))
-        allowed.append(_rounding(one, bits[0]) + _rounding(other, bits[1]))
-    found_V, allowed_V = torch.cat(found), torch.cat(allowed)
-    rows = found_V <= MAX_ROW_EXCESS**2 * allowed_V
-    return bool(rows.all() and found_V.sum() <= MAX_EXCESS**2 * allowed_V.sum())
+    found_V = torch.linalg.vector_norm(one_VH - other_VH, dim=1).square()
+    allowed_V = _rounding(one_VH, bits[0]) + _rounding(other_VH, bits[1])
+    in_rows = (found_V <= MAX_ROW_EXCESS**2 * allowed_V).all()
+    return bool(in_rows and found_V.sum() <= MAX_EXCESS**2 * allowed_V.sum())
 
 
 def _rounding(matrix_VH: Tensor, bits: int) -> Tensor:
-    """[V]: the mean square error that quantisation to so many bits makes in each row."""
-    blocks_VNB = matrix_VH.unflatten(1, (-1, math.gcd(QUANTISED_BLOCK, matrix_VH.shape[1])))
-    step_VN = 2 * blocks_VNB.abs().amax(dim=2) / (2**bits - 1)
-    return step_VN.square().mean(dim=1) / 12
+    """[V]: the sum of squared errors that quantisation to so many bits makes in each row."""
+    block = math.gcd(QUANTISED_BLOCK, matrix_VH.shape[1])
+    largest_VN = torch.linalg.vector_norm(matrix_VH.unflatten(1, (-1, block)), ord=math.inf, dim=2)
+    return block * (2 * largest_VN / (2**bits - 1)).square().sum(dim=1) / 12
 
 
 def _unwritable(name: str, error: Exception) -> ConfigError:

@@ -30,7 +30,7 @@ Q8_0 = GGMLQuantizationType.Q8_0
 MAKE = "import sys; from medagent.models.base_models import model_path; print(model_path(sys.argv[1]))"
 STOP_INSIDE = (
     "import sys, time; from medagent.models import gguf_cache\n"
-    "def write(source, folder, name, held):\n"
+    "def write(source, folder, name, held, bits):\n"
     "    (folder / 'model.safetensors').write_bytes(b'half')\n"
     "    print('inside', flush=True); time.sleep(600)\n"
     "gguf_cache._write = write; gguf_cache.as_folder(__import__('pathlib').Path(sys.argv[1]), name='tiny')"
