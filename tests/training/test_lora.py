@@ -67,13 +67,21 @@ def test_without_adapters_it_is_the_base() -> None:
         assert torch.equal(fused(x), fused.get_base_model()[0].get_base_layer()(x))
 
 
-def test_in_sixteen_bits_nothing_is_merged(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = adapted(dtype=torch.bfloat16)
-    fused = copy.deepcopy(plain)
-    fuse_lora(fused)
+@pytest.mark.parametrize("rows", [MANY, 7])
+def test_in_sixteen_bits_nothing_is_merged_and_gradients_are_in_float32(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = adapted(dtype=torch.bfloat16)
+    exact = copy.deepcopy(half).float()
+    fuse_lora(half)
+    x, slope = torch.randn(rows, 24).bfloat16(), torch.randn(rows, 40).bfloat16()
+    wanted, slopes = gradients(exact, x.float(), slope.float())
     monkeypatch.setattr(torch, "addmm", None)
-    x = torch.randn(MANY, 24, dtype=torch.bfloat16)
-    assert torch.equal(fused(x), plain(x))
+    found, own = gradients(half, x, slope)
+    assert own.keys() == slopes.keys()
+    assert {each.dtype for name, each in own.items() if name != "x"} == {torch.float32}
+    for ours, value in [(found, wanted), *((own[name], slopes[name]) for name in own)]:
+        assert (ours.float() - value).norm() < 2**-7 * value.norm()
 
 
 def test_frozen_weights_and_inputs_get_no_gradient() -> None:

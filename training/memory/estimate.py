@@ -159,8 +159,9 @@ class Load:
         shape, rank = self.shape, self.policy_lora.rank
         if self.dtype == "float32":
             return 24 * shape.hidden + 16 * shape.intermediate + 8 * shape.kv_size + 28 * rank + 16
-        # Inputs of LoRA layers are kept in float32 beside the base's own.
-        return 36 * shape.hidden + 10 * shape.intermediate + 4 * shape.kv_size + 28 * rank + 16
+        if self.execution.quantise != "none":  # peft keeps inputs of LoRA layers in float32 beside the base's own
+            return 36 * shape.hidden + 10 * shape.intermediate + 4 * shape.kv_size + 28 * rank + 16
+        return 18 * shape.hidden + 8 * shape.intermediate + 4 * shape.kv_size + 16
 
     @property
     def cache_bytes(self) -> int:

@@ -77,7 +77,9 @@ def test_kept_bytes_are_what_autograd_keeps(
         )
         base = Qwen2ForCausalLM(config).to(getattr(torch, dtype)).eval()
         base.requires_grad_(False)
-        roles = SharedBase(base, policy=LoraSettings(rank, rank), critic=None)
+        roles = SharedBase(
+            base, policy=LoraSettings(rank, rank), critic=None, execution=Execution(shared_prefixes=dtype == "bfloat16")
+        )
         own = {tensor.untyped_storage().data_ptr() for tensor in (*roles.parameters(), *roles.buffers())}
         seen: dict[int, torch.Tensor] = {}
 
