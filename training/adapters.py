@@ -17,13 +17,14 @@ from transformers import PreTrainedModel
 
 from medagent.errors import ConfigError
 from medagent.models.causal_lm import hidden_size, project
+from medagent.models.fused_lora import fuse_lora
 from medagent.models.merging import MergeLoss
 from medagent.models.plain_lora import check_layers
 from medagent.routing import Routers, has_routers
 from medagent.training.execution import Execution, checkpoint_layers, keep_evaluating
 from medagent.training.forward import SelectedHiddenStates, TokenCounts, selected_hidden_states
 from medagent.training.heads import TokenScores, chosen_scores, evidence_network, frozen_head
-from medagent.training.lora import LoraSettings, fuse_lora, start_from, whole_weight
+from medagent.training.lora import LoraSettings, start_from, whole_weight
 from medagent.training.prefixes import share_prefixes
 from medagent.training.routing import Routing
 

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from medagent.agent_spec import AgentSpec
 from medagent.models.base_models import check_base, model_path
 from medagent.models.causal_lm import fastest_device, load_causal_lm
+from medagent.models.fused_lora import fuse_lora
 from medagent.models.merging import form_for, merge_into
 from medagent.models.plain_lora import check_adapter, with_adapter
 
@@ -35,7 +36,8 @@ def load_base(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTraine
 def load_weights(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The agent's model as it was trained, and the tokenizer.
 
-    The adapter is merged into a base in float32, and lies beside any other: see `form_for`.
+    The adapter is merged into a base in float32, and lies beside any other: see `form_for`. It is computed as in
+    training.
     """
     if has_adapter(folder):
         check_adapter(adapter_folder(folder))  # before the base is loaded, which may take long
@@ -44,6 +46,7 @@ def load_weights(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTra
         adapted = with_adapter(model, adapter_folder(folder))
         if form_for(spec.dtype, quantised=spec.quantise != "none") == "merged":
             merge_into(adapted)
+        fuse_lora(adapted)
         model = cast(PreTrainedModel, adapted.get_base_model())
     return model, tokenizer
 

@@ -41,7 +41,10 @@ SUITES = {
     "slots": tuple(
         f"tests/medagent/policies/test_{name}.py" for name in ("inversion", "batch", "shared_texts", "huggingface")
     ),
-    "fused": tuple(f"tests/training/test_{name}.py" for name in ("lora", "heads", "forward")),
+    "fused": (
+        "tests/medagent/models/test_fused_lora.py",
+        *(f"tests/training/test_{name}.py" for name in ("heads", "forward")),
+    ),
     "preference": tuple(f"tests/training/preference/test_{name}.py" for name in ("losses", "pairs", "steps")),
     "routing": (
         "tests/medagent/test_routing.py",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,13 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora.layer import Linear as LoraLinear
 from torch import Tensor, nn
 
-from medagent.training.lora import FEW_ROWS, FusedLoraLinear, fuse_lora
+from medagent.agent_folder import save_agent
+from medagent.agent_spec import read_spec
+from medagent.models.agent_weights import load_weights
+from medagent.models.base_models import STARTER, model_path
+from medagent.models.causal_lm import hidden_states
+from medagent.models.fused_lora import FEW_ROWS, FusedLoraLinear, fuse_lora
+from tests.training.support import make_module, perturb
 
 MANY = FEW_ROWS + 5
 
@@ -82,6 +90,19 @@ def test_in_sixteen_bits_nothing_is_merged_and_gradients_are_in_float32(
     assert {each.dtype for name, each in own.items() if name != "x"} == {torch.float32}
     for ours, value in [(found, wanted), *((own[name], slopes[name]) for name in own)]:
         assert (ours.float() - value).norm() < 2**-7 * value.norm()
+
+
+def test_an_agent_of_sixteen_bits_is_served_exactly_as_its_trainer_reads_it(tmp_path: Path) -> None:
+    module = make_module(dtype="bfloat16")
+    perturb(module)
+    spec = replace(read_spec(Path(model_path(STARTER))), base_model=STARTER, dtype="bfloat16")
+    save_agent(tmp_path / "agent", spec, module.tokenizer)
+    module.shared_base.save_policy(tmp_path / "agent" / "adapter")
+    served, _ = load_weights(tmp_path / "agent", spec)
+    ids = torch.arange(20, 44).view(2, 12)
+    with torch.no_grad():
+        trained, heard = (hidden_states(each, input_ids=ids) for each in (module.shared_base.base, served))
+    assert torch.equal(trained, heard)
 
 
 def test_frozen_weights_and_inputs_get_no_gradient() -> None:
