@@ -4,7 +4,7 @@ All run through the one rollout loop.
 
 search            the agent as it is
 forced_search     the agent, with its first turn opened as a search
-closed_book       no search: the answer from what the model knows
+closed_book       no search: the answer from what the model knows; a trained agent's answer is opened for it
 gold              the passages with the evidence are given, then the answer
 single_shot       one search for the question's words is given, then the answer (retrieval-augmented generation)
 unrelated         the agent as it is, but every search returns unrelated passages
@@ -58,9 +58,9 @@ def modes_named(names: str | Sequence[str]) -> tuple[Mode, ...]:
 def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
     """The agent of a mode. `corpus` is what unrelated passages are drawn from.
 
-    If the search is given, or there is none, one turn is left. An agent whose protocol has instructions is told so.
-    One that was trained without instructions cannot be told. In a closed book its answer is opened for it (see
-    `job_for`). With the gold passages given it keeps its turns and may search besides.
+    A trained agent keeps its prompt, so a mode changes the passages alone. With the gold passages given it keeps its
+    turns and may search besides. Otherwise one turn is left. In a closed book that turn is opened as an answer (see
+    `job_for`). An agent that may be `told` has instructions to answer at once instead.
     """
     if mode is Mode.UNRELATED:
         if not corpus:
@@ -71,14 +71,16 @@ def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
             "mode forced_search: a chat endpoint begins its own turns, so none can be opened for it. Leave this mode "
             "out."
         )
-    closed, protocol = mode is Mode.CLOSED_BOOK, agent.protocol
-    if mode in _UNCHANGED or (mode is Mode.GOLD and not protocol.instructed):
+    if mode in _UNCHANGED or (mode is Mode.GOLD and not told(agent)):
         return agent
-    return replace(
-        agent,
-        protocol=protocol.answering_only(given=not closed),
-        limits=replace(agent.limits, max_turns=1 if closed else 2),
-    )
+    closed = mode is Mode.CLOSED_BOOK
+    protocol = agent.protocol.answering_only(given=not closed) if told(agent) else agent.protocol
+    return replace(agent, protocol=protocol, limits=replace(agent.limits, max_turns=1 if closed else 2))
+
+
+def told(agent: Agent) -> bool:
+    """Whether a mode may change the agent's instructions: it has some, and was not trained to follow them."""
+    return agent.protocol.instructed and not agent.trained
 
 
 def job_for(
@@ -88,14 +90,14 @@ def job_for(
     seed: int,
     temperature: float,
     sample: int,
-    instructed: bool,
+    told: bool,
     evidence: Mapping[str, Passage],
     place: int = 0,
 ) -> Job:
     """The job of one question.
 
-    The seed follows from the question's id and the sample alone, so that a resumed run asks the same. `place` is the
-    question's among all: it chooses what is planted in mode injected.
+    The seed follows from the question's id and the sample alone, so that a resumed run asks the same. `told`: see the
+    function of that name. `place` is the question's among all: it chooses what is planted in mode injected.
     """
     given = None
     if mode is Mode.SINGLE_SHOT:
@@ -121,7 +123,7 @@ def job_for(
         temperature=temperature,
         sample=sample,
         force_search=mode is Mode.FORCED_SEARCH,
-        force_answer=not instructed and mode is Mode.CLOSED_BOOK,
+        force_answer=not told and mode is Mode.CLOSED_BOOK,
         given=given,
         withheld=evidence_named(question, evidence) if mode is Mode.WITHOUT_EVIDENCE else frozenset(),
     )

@@ -55,7 +55,7 @@ def with_prompting(
             f"--prompting {way}: found an endpoint, wanted hf:MODEL: endpoints tell no likelihoods of options."
         )
     protocol = LikelihoodProtocol(by="letters" if way == "likelihood" else "texts", examples=tuple(examples))
-    return LikelihoodAgent(agent.policy, agent.retriever, protocol, agent.limits, agent.top_k, agent.search_stats)
+    return LikelihoodAgent(**vars(replace(agent, protocol=protocol)))
 
 
 def solved_examples(source: BenchmarkSource, questions: Sequence[Question], shots: int, path: str) -> list[Question]:

@@ -12,7 +12,7 @@ from typing import Any
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
 from medagent.evaluation.answer_folder import begin
-from medagent.evaluation.modes import EVIDENCE_MODES, Mode, agent_for, job_for, rotate
+from medagent.evaluation.modes import EVIDENCE_MODES, Mode, agent_for, job_for, rotate, told
 from medagent.evaluation.predictions import Key, Prediction, PredictionLog, confidence
 from medagent.evaluation.search_recall import recall_of
 from medagent.retrieval.passages import Passage
@@ -106,7 +106,7 @@ def run_plan(
             seed=plan.seed,
             temperature=plan.temperature,
             sample=sample,
-            instructed=agent.protocol.instructed,
+            told=told(agent),
             evidence=evidence or {},
             place=place,
         )

@@ -13,7 +13,7 @@ from hashlib import sha256
 from medagent.errors import MedagentError
 from medagent.plain_protocol import PlainProtocol
 from medagent.policy import Policy, Session, TurnStop
-from medagent.protocol import Piece, TagProtocol, TurnProtocol, encode
+from medagent.protocol import Piece, TagProtocol, TurnProtocol, encode, encode_as_one
 from medagent.retrieval.batching import SearchBatcher, SearchStats
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.passages import Hit, Passage
@@ -71,6 +71,8 @@ def rollout_seed(seed: int, *, iteration: int, question_id: str, sample: int) ->
 class Agent:
     """A policy, a retriever, and the rules of their dialogue.
 
+    `trained`: the policy learnt to follow this protocol's prompt, so controls of evaluation keep it.
+
     >>> rollouts = Agent(policy, retriever).run_all([Job(question)])     # doctest: +SKIP
     """
 
@@ -80,6 +82,7 @@ class Agent:
     limits: Limits = field(default_factory=Limits)
     top_k: int = 3
     search_stats: SearchStats = field(default_factory=SearchStats)
+    trained: bool = True
 
     def run_all(self, jobs: Sequence[Job], *, max_open: int = 512) -> list[Rollout]:
         """Roll out all jobs, at most `max_open` at once, and return the rollouts in the jobs' order.
@@ -257,8 +260,9 @@ class Agent:
     async def _given_turn(self, job: Job, given: GivenSearch, batcher: SearchBatcher) -> Turn:
         tokenizer, protocol, block = self.policy.tokenizer, self.protocol, self.protocol.search
         query, hits = await self._given_hits(job, given, batcher)
-        start = protocol.rest_of_first_turn(tokenizer, block.start)
-        ids = encode(tokenizer, [Piece(start), Piece(query, trusted=False), Piece(block.end)])
+        text = protocol.rest_of_first_turn(tokenizer, block.around(query))
+        start = text.removesuffix(query + block.end)
+        ids = encode_as_one(tokenizer, [Piece(start), Piece(query, trusted=False), Piece(block.end)])
         observation_ids, shown = protocol.encode_observation(
             tokenizer,
             harmless_passages(tokenizer, [hit.passage for hit in hits]),
@@ -268,7 +272,7 @@ class Agent:
         return Turn(
             tuple(ids),
             (0.0,) * len(ids),
-            f"{protocol.opened(tokenizer)}{start}{query}{block.end}",
+            protocol.opened(tokenizer) + text,
             query,
             hits=tuple(hits[:shown]),
             observation_ids=tuple(observation_ids),

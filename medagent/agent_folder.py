@@ -189,7 +189,7 @@ def open_agent(
             raise InputError(f"endpoint {name}: needs the name of its model. Give it with --model.")
         key = os.environ.get("MEDAGENT_API_KEY", "")
         policy = RemotePolicy(name, model, api_key=key, parameters=dict(parameters))
-        return Agent(policy, retriever, TagProtocol(), REMOTE_LIMITS)
+        return Agent(policy, retriever, TagProtocol(), REMOTE_LIMITS, trained=False)
     if name.startswith("hf:"):
         device, base_model = fastest_device(), name.removeprefix("hf:")
         refuse_unmerged(base_model)
@@ -203,5 +203,5 @@ def open_agent(
         longest, limits = longest_text(weights.config), UNTRAINED_LIMITS
         if longest is not None:
             limits = replace(limits, max_total_tokens=min(limits.max_total_tokens, longest.tokens))
-        return Agent(HFPolicy(weights, tokenizer, lockstep=lockstep), retriever, protocol, limits)
+        return Agent(HFPolicy(weights, tokenizer, lockstep=lockstep), retriever, protocol, limits, trained=False)
     return load_agent(Path(model_path(STARTER)), retriever=retriever, lockstep=lockstep)

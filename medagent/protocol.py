@@ -65,6 +65,14 @@ class Block:
     start: str
     end: str
 
+    def around(self, said: str) -> str:
+        """The part as demonstrations and given turns write it: after a space, words have their usual tokens.
+
+        >>> TagProtocol.search.around("gout drug")
+        '<search> gout drug</search>'
+        """
+        return f"{self.start.rstrip()} {said}{self.end}"
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -340,6 +348,18 @@ def encode(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[
         kept = len(piece.text) <= LONGEST_KEPT
         ids += (_encode_piece if kept else _encode_piece.__wrapped__)(tokenizer, added, piece.text, piece.trusted)
     return ids
+
+
+def encode_as_one(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[int]:
+    """Token ids of harmless pieces as one text, as a policy learns its own turns.
+
+    Where an untrusted piece would yield an added token, they are encoded piece by piece.
+    """
+    added = {*tokenizer.added_tokens_decoder, *tokenizer.all_special_ids}
+    whole = encode(tokenizer, [Piece("".join(piece.text for piece in pieces))])
+    trusted = encode(tokenizer, [piece for piece in pieces if piece.trusted])
+    same = [each for each in whole if each in added] == [each for each in trusted if each in added]
+    return whole if same else encode(tokenizer, pieces)
 
 
 # Marks repeat in every prompt, passages in every iteration. The cache is bounded, as users' questions enter it too.

@@ -232,7 +232,7 @@ class _Demo:
             dtype = resolve_precision(AUTO, base, device=fastest_device()).dtype
             limits, top_k = Limits(**self._task["limits"]), self._task["top_k"]
             write_spec(folder, AgentSpec(base, dtype, self._protocol, limits, top_k, retriever=None))
-        return load_agent(folder, retriever=self._retriever)
+        return replace(load_agent(folder, retriever=self._retriever), trained=stage.folder != "base")
 
     def _measure(self, stage: DemoStage) -> dict[str, dict[str, Any]]:
         left = [part for part in stage.parts if not self._done(f"{stage.name}, {part}")]

@@ -289,7 +289,7 @@ def search_turn(text: str, *, musing: str = "") -> str:
     """
     think, search = STARTER_PROTOCOL.think, STARTER_PROTOCOL.search
     opening = f"{think.start}{musing}{think.end}" if musing else ""
-    return f"{opening}{search.start} {text}{search.end}"
+    return opening + search.around(text)
 
 
 def answer_turn(value: str, letter: str, *, cited: int = 0, thought: str = "", musing: str = "") -> str:
@@ -305,4 +305,4 @@ def answer_turn(value: str, letter: str, *, cited: int = 0, thought: str = "", m
     said = f"{musing} {thought}{source}" if thought else musing
     think, answer = STARTER_PROTOCOL.think, STARTER_PROTOCOL.answer
     opening = f"{think.start}{said}{think.end}" if said else ""
-    return f"{opening}{answer.start} {value}{mark}{source}{answer.end}"
+    return opening + answer.around(f"{value}{mark}{source}")

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from medagent.agent import Agent
 from medagent.cli.main import main
 from medagent.evaluation.grading.grade import Verdict, grade
-from medagent.evaluation.modes import Mode, agent_for, job_for
+from medagent.evaluation.modes import Mode, agent_for, job_for, told
 from medagent.models.causal_lm import load_causal_lm
 from medagent.plain_protocol import PlainProtocol
 from medagent.policies.huggingface import HFPolicy
@@ -35,10 +35,10 @@ class FindsGout:
 
 
 def replied(tokenizer: PreTrainedTokenizerBase, text: str, mode: Mode, question: Question = QUESTION) -> Rollout:
-    agent = Agent(ScriptedPolicy(tokenizer, lambda said, turn: text), FindsGout(), PlainProtocol(), LIMITS)
-    job = job_for(
-        question, mode, seed=0, temperature=0.0, sample=0, instructed=agent.protocol.instructed, evidence={"p": PASSAGE}
+    agent = Agent(
+        ScriptedPolicy(tokenizer, lambda said, turn: text), FindsGout(), PlainProtocol(), LIMITS, trained=False
     )
+    job = job_for(question, mode, seed=0, temperature=0.0, sample=0, told=told(agent), evidence={"p": PASSAGE})
     (rollout,) = agent_for(agent, mode, ()).run_all([job])
     return rollout
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.evaluation.comparison import compare
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import report_mode
-from medagent.evaluation.modes import Mode, agent_for, baselines, job_for, rotate
+from medagent.evaluation.modes import Mode, agent_for, baselines, job_for, rotate, told
 from medagent.evaluation.predictions import Prediction, confidence
 from medagent.evaluation.run import Plan, run_plan
 from medagent.policies.huggingface import HFPolicy
@@ -82,20 +83,63 @@ def test_each_mode_shows_the_policy_its_own_prompt(tmp_path: Path) -> None:
         assert shown == (["p3"] if mode in (Mode.GOLD, Mode.SINGLE_SHOT) else [])
     assert prompts["closed_book"][0].endswith("<answer>")
     assert prompts["forced_search"][0].endswith("<search>")
-    assert "<search>What treats disease 3?</search>" in prompts["single_shot"][0]
+    assert "<search> What treats disease 3?</search>" in prompts["single_shot"][0]
     assert "Drug 3 treats disease 3 [1]." in prompts["gold"][0]
     assert prompts["search"] == prompts["unrelated"]
 
 
-def test_an_instructed_agent_is_told_that_it_cannot_search() -> None:
-    agent = scripted(lambda read, turn: "<answer>(A)</answer>", protocol=TagProtocol())
+def test_an_untrained_model_is_told_that_it_cannot_search() -> None:
+    agent = replace(scripted(lambda read, turn: "<answer>(A)</answer>", protocol=TagProtocol()), trained=False)
     closed = agent_for(agent, Mode.CLOSED_BOOK, ())
     assert (closed.protocol.instructions, closed.limits.max_turns) == (CLOSED_BOOK, 1)
-    job = job_for(QUESTIONS[0], Mode.CLOSED_BOOK, seed=0, temperature=0, sample=0, instructed=True, evidence={})
+    job = job_for(QUESTIONS[0], Mode.CLOSED_BOOK, seed=0, temperature=0, sample=0, told=told(agent), evidence={})
     assert not job.force_answer
-    assert "already given" in agent_for(agent, Mode.GOLD, ()).protocol.instructions
+    for mode in (Mode.GOLD, Mode.SINGLE_SHOT):
+        given = agent_for(agent, mode, ())
+        assert "already given" in given.protocol.instructions
+        assert given.limits.max_turns == 2
     with pytest.raises(InputError, match="needs passages"):
         agent_for(agent, Mode.UNRELATED, ())
+
+
+@pytest.mark.parametrize("protocol", [TagProtocol(), TagProtocol(instructions="")])
+def test_a_trained_agent_keeps_its_prompt_in_every_mode(tmp_path: Path, protocol: TagProtocol) -> None:
+    """A mode changes what is found, and opens a turn at most."""
+    prompts, read_first = set[str](), list[str]()
+
+    def script(read: str, turn: int) -> str:
+        read_first.append(read)
+        return "(A)</answer>" if read.endswith("<answer>") else "<answer>(A)</answer>"
+
+    agent, added = scripted(script, protocol=protocol), dict[str, str]()
+    evidence = {passage.id: passage for passage in PASSAGES}
+    for mode in Mode:
+        folder = tmp_path / mode
+        read_first.clear()
+        (found,) = run_plan(
+            agent, QUESTIONS[3:4], Plan((mode,)), folder, identity={}, corpus=PASSAGES, evidence=evidence
+        )
+        prompts.add(prompt := str(agent.policy.tokenizer.decode(found.rollout.prompt_ids)))
+        added[mode.value] = read_first[0].removeprefix(prompt)
+    assert len(prompts) == 1
+    given = "<search> What treats disease 3?</search>\n<information>\n- drug 3: Drug 3 treats disease 3 [1].\n"
+    given += "</information>\n"
+    assert added == {
+        **dict.fromkeys(("search", "unrelated", "without_evidence", "injected"), ""),
+        "forced_search": "<search>",
+        "closed_book": "<answer>",
+        "single_shot": given,
+        "gold": given,
+    }
+
+
+@pytest.mark.parametrize(("mode", "searches"), [(Mode.SINGLE_SHOT, 1), (Mode.GOLD, 4), (Mode.CLOSED_BOOK, 0)])
+def test_a_trained_agent_may_search_on_from_gold_passages_alone(tmp_path: Path, mode: Mode, searches: int) -> None:
+    agent = scripted(lambda read, turn: "<search> disease 3</search>", protocol=TagProtocol())
+    agent.limits = replace(agent.limits, max_turns=5)
+    evidence = {passage.id: passage for passage in PASSAGES}
+    (found,) = run_plan(agent, QUESTIONS[3:4], Plan((mode,)), tmp_path, identity={}, evidence=evidence)
+    assert (found.rollout.num_searches, found.rollout.answer) == (searches, None)
 
 
 def test_samples_give_mean_vote_and_pass_at_k(tmp_path: Path) -> None:
@@ -146,7 +190,7 @@ def test_confidence_is_the_probability_of_the_answer(starter, retriever: HybridR
 def test_no_confidence_without_probabilities() -> None:
     agent = scripted(lambda read, turn: "<answer>(A)</answer>")
     (rollout,) = agent.run_all(
-        [job_for(QUESTIONS[0], Mode.SEARCH, seed=0, temperature=0, sample=0, instructed=True, evidence={})]
+        [job_for(QUESTIONS[0], Mode.SEARCH, seed=0, temperature=0, sample=0, told=True, evidence={})]
     )
     assert confidence(rollout, agent.policy.tokenizer, agent.protocol) is None
 

@@ -157,7 +157,7 @@ def test_a_given_query_is_searched_as_it_is_shown() -> None:
     (rollout,) = agent.run_all([Job(Question("q", "What?"), given=GivenSearch(HOSTILE))])
     first = rollout.turns[0]
     assert retriever.queries == [first.query]
-    assert tokenizer.decode(list(first.token_ids)) == first.text == f"<search>{first.query}</search>"
+    assert tokenizer.decode(list(first.token_ids)) == first.text == f"<search> {first.query}</search>"
 
 
 def test_modes_of_evaluation() -> None:
@@ -167,7 +167,7 @@ def test_modes_of_evaluation() -> None:
         passage = Passage("p", HOSTILE, HOSTILE)
         policy = ScriptedPolicy(tokenizer, lambda read, turn: "<answer>(A)</answer>")
         agent = agent_for(Agent(policy, Finds(passage), TagProtocol(), LIMITS), mode, [passage])
-        job = job_for(question, mode, seed=0, temperature=0.0, sample=0, instructed=True, evidence={"p": passage})
+        job = job_for(question, mode, seed=0, temperature=0.0, sample=0, told=True, evidence={"p": passage})
         (rollout,) = agent.run_all([job])
         check_ids(tokenizer, from_outside(rollout))
 

@@ -194,7 +194,7 @@ class RejectionSampled(Demonstrations):
             told = any(supports(hit, gold) for hit in rollout.hits for gold in gold_texts(rollout.question))
             if told or len(searches) < max(1, self._min_searches) or rollout.question.id in made or len(made) == wanted:
                 continue
-            text = f"{protocol.answer.start} {ABSTENTION}{protocol.answer.end}"
+            text = protocol.answer.around(ABSTENTION)
             last = Turn((), (), text, answer=protocol.parse(text).answer)
             made[rollout.question.id] = replace(
                 rollout, turns=(*searches, last), stop_reason=StopReason.ANSWERED, success=False

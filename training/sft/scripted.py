@@ -215,13 +215,13 @@ class ScriptedDemonstrations(Demonstrations):
         return made
 
     def _dialogue(self, case: _Case, protocol: TurnProtocol, answer: str, thought: str) -> Rollout:
-        """The searches, then this answer, with a space after each tag: words have the same tokens as within a text."""
+        """The searches, then this answer."""
 
         def turn(thought: str, block: Block, said: str, hits: tuple[Hit, ...] = ()) -> Turn:
             opening = ""
             if self._thoughts and isinstance(protocol, TagProtocol):
                 opening = f"{protocol.think.start} {thought}{protocol.think.end}"
-            text = f"{opening}{block.start} {said}{block.end}"
+            text = opening + block.around(said)
             parsed = protocol.parse(text)
             return Turn((), (), text, parsed.query, parsed.answer, hits)
 

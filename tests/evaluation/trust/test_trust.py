@@ -104,7 +104,7 @@ def test_a_large_document_is_withheld_and_others_take_its_place() -> None:
     book = [Passage(f"digest{number}", "book", f"page {number}", document="book") for number in range(40)]
     others = [Passage(f"o{number}", "other", f"page {number}") for number in range(5)]
     question, evidence = replace(QUESTION, gold_passage_ids=("digest3",)), {"digest3": book[3]}
-    settings = {"seed": 0, "temperature": 0.0, "sample": 0, "instructed": True}
+    settings = {"seed": 0, "temperature": 0.0, "sample": 0, "told": True}
     job = job_for(question, Mode.WITHOUT_EVIDENCE, evidence=evidence, **settings)
     assert job.withheld == {"digest3", "book"}
     assert shown_without(job, [*book, *others]) == ["o0", "o1", "o2"]

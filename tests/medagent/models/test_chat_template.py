@@ -165,7 +165,7 @@ def test_a_forced_opening_closes_the_open_thought_first(force: str, rest: str) -
 
 def test_a_given_search_closes_the_open_thought_first() -> None:
     rollout, read = rolled_out(OPENS, ["<answer>(B) [1]</answer>"], given=GivenSearch("gout"))
-    assert "A:<think>\n\n</think>\n\n<search>gout</search>\n<information>" in read
+    assert "A:<think>\n\n</think>\n\n<search> gout</search>\n<information>" in read
     assert rollout.stop_reason is StopReason.ANSWERED
     assert rollout.turns[1].text == "<answer>(B) [1]</answer>"
     assert rollout.num_action_tokens == len(rollout.turns[1].token_ids)
