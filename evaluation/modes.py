@@ -1,12 +1,13 @@
 """The ways to ask one question, so that a report shows what search and training each add.
 
-All run through the one rollout loop.
+All run through the one rollout loop. A trained agent keeps its prompt and its turns: a mode changes the passages alone.
+An untrained one is told in the modes closed_book, gold and single_shot to answer at once.
 
 search            the agent as it is
 forced_search     the agent, with its first turn opened as a search
-closed_book       no search: the answer from what the model knows; a trained agent's answer is opened for it
-gold              the passages with the evidence are given, then the answer
-single_shot       one search for the question's words is given, then the answer (retrieval-augmented generation)
+closed_book       no search: the answer from what the model knows; a trained agent's first turn is opened as an answer
+gold              a first search is given, and each search shows the passages with the evidence
+single_shot       a first search is given, and each search shows what the question's words find (as in RAG)
 unrelated         the agent as it is, but every search returns unrelated passages
 without_evidence  the agent as it is, but no search shows the documents with the evidence
 injected          the agent as it is, but its first search shows a passage that gives it orders
@@ -58,9 +59,8 @@ def modes_named(names: str | Sequence[str]) -> tuple[Mode, ...]:
 def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
     """The agent of a mode. `corpus` is what unrelated passages are drawn from.
 
-    A trained agent keeps its prompt, so a mode changes the passages alone. With the gold passages given it keeps its
-    turns and may search besides. Otherwise one turn is left. In a closed book that turn is opened as an answer (see
-    `job_for`). An agent that may be `told` has instructions to answer at once instead.
+    A trained agent keeps its protocol and its limits; what a mode changes is in its jobs. An agent that may be `told`
+    gets instructions to answer at once, and one turn to do so.
     """
     if mode is Mode.UNRELATED:
         if not corpus:
@@ -71,11 +71,14 @@ def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
             "mode forced_search: a chat endpoint begins its own turns, so none can be opened for it. Leave this mode "
             "out."
         )
-    if mode in _UNCHANGED or (mode is Mode.GOLD and not told(agent)):
+    if mode in _UNCHANGED or not told(agent):
         return agent
     closed = mode is Mode.CLOSED_BOOK
-    protocol = agent.protocol.answering_only(given=not closed) if told(agent) else agent.protocol
-    return replace(agent, protocol=protocol, limits=replace(agent.limits, max_turns=1 if closed else 2))
+    return replace(
+        agent,
+        protocol=agent.protocol.answering_only(given=not closed),
+        limits=replace(agent.limits, max_turns=1 if closed else 2),
+    )
 
 
 def told(agent: Agent) -> bool:

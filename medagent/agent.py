@@ -26,7 +26,8 @@ from medagent.untrusted_text import harmless, harmless_passages, harmless_questi
 class GivenSearch:
     """A first turn that the environment writes.
 
-    It searches for `query`, and `hits` answer it. If `hits` is None, the retriever answers.
+    It searches for `query`, and `hits` answer it. If `hits` is None, the retriever answers. Later searches show the
+    same passages, so they are all that the policy reads.
     """
 
     query: str
@@ -199,7 +200,10 @@ class Agent:
             turn = replace(turn, routing=sampled.routing)
             searches_again = sampled.stop is TurnStop.TAG and parsed.query is not None
             if searches_again and number + 1 < limits.max_turns:
-                hits = await self._search(job, parsed.query or "", batcher, first=not num_searches)
+                if job.given:
+                    hits = list(turns[0].hits)
+                else:
+                    hits = await self._search(job, parsed.query or "", batcher, first=not num_searches)
                 num_searches += 1
                 observation_ids, shown = self.protocol.encode_observation(
                     tokenizer,

@@ -133,13 +133,21 @@ def test_a_trained_agent_keeps_its_prompt_in_every_mode(tmp_path: Path, protocol
     }
 
 
-@pytest.mark.parametrize(("mode", "searches"), [(Mode.SINGLE_SHOT, 1), (Mode.GOLD, 4), (Mode.CLOSED_BOOK, 0)])
-def test_a_trained_agent_may_search_on_from_gold_passages_alone(tmp_path: Path, mode: Mode, searches: int) -> None:
-    agent = scripted(lambda read, turn: "<search> disease 3</search>", protocol=TagProtocol())
-    agent.limits = replace(agent.limits, max_turns=5)
+@pytest.mark.parametrize("mode", [Mode.SINGLE_SHOT, Mode.GOLD])
+def test_a_trained_agent_that_searches_on_reads_the_given_passages_again(tmp_path: Path, mode: Mode) -> None:
+    said = ["<search> disease 7</search>", "<search> disease 8</search>", "<answer>(A) [3]</answer>"]
+    agent = scripted(lambda read, turn: said[turn], protocol=TagProtocol())
     evidence = {passage.id: passage for passage in PASSAGES}
     (found,) = run_plan(agent, QUESTIONS[3:4], Plan((mode,)), tmp_path, identity={}, evidence=evidence)
-    assert (found.rollout.num_searches, found.rollout.answer) == (searches, None)
+    assert found.rollout.stop_reason is StopReason.ANSWERED
+    assert [turn.query for turn in found.rollout.turns] == ["What treats disease 3?", "disease 7", "disease 8", None]
+    assert [hit.passage.id for hit in found.rollout.hits] == ["p3"] * 3
+
+
+def test_a_trained_agent_cannot_search_in_a_closed_book(tmp_path: Path) -> None:
+    agent = scripted(lambda read, turn: "<search> disease 3</search>", protocol=TagProtocol())
+    (found,) = run_plan(agent, QUESTIONS[3:4], Plan((Mode.CLOSED_BOOK,)), tmp_path, identity={})
+    assert (len(found.rollout.turns), found.rollout.num_searches, found.rollout.answer) == (1, 0, None)
 
 
 def test_samples_give_mean_vote_and_pass_at_k(tmp_path: Path) -> None:

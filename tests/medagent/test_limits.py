@@ -6,6 +6,7 @@ The policy's tokens are bytes, so each length is the length of a text.
 from __future__ import annotations
 
 from medagent.agent import Agent, GivenSearch, Job
+from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.policy import TurnStop
 from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Hit, Passage
@@ -126,7 +127,10 @@ def test_only_the_policys_first_turn_is_opened() -> None:
     assert queries == ["one", "two"]
     assert [turn.forced_prefix for turn in rollout.turns] == [OPEN_SEARCH, 0, 0]
     rollout, _, queries = run(saying("two</search>", ANSWER), limits(), force_search=True, **GIVEN)
-    assert queries == ["two"], "the given search's passages were given too"
+    assert queries == [], "the given search's passages were given, and are shown again"
+    assert rollout.turns[1].hits == rollout.turns[0].hits
+    shown = [byte_tokenizer().decode(turn.observation_ids) for turn in rollout.turns[:2]]
+    assert shown == [f"\n<information>\n- gout: Allopurinol [{number}].\n</information>\n" for number in (1, 2)]
     assert [turn.forced_prefix for turn in rollout.turns] == [len(QUERY), OPEN_SEARCH, 0]
     assert [turn.query for turn in rollout.turns] == ["gout", "two", None]
 

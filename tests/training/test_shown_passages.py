@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from medagent.agent import Agent, GivenSearch, Job
+from medagent.agent import Agent, Job
 from medagent.evaluation.grading.citations import ground
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import summarize
@@ -43,15 +43,15 @@ class Finds:
 
 
 def dialogue(room: int) -> Rollout:
-    """A given search and two of the policy's own, then an answer that cites six passages."""
+    """Three searches, then an answer that cites six passages."""
 
     def script(read: str, turn: int) -> str:
-        said = [f"<search>{turn + 1}</search>"] * 2
+        said = [f"<search>{turn}</search>"] * 3
         return [*said, "<answer>zinc salts (A) [1] [2] [3] [4] [5] [6]</answer>"][turn]
 
     policy = RecordingPolicy(script)
     agent = Agent(policy, Finds(), TagProtocol(instructions=""), Limits(4, 100, room, 10_000), top_k=2)
-    (rollout,) = agent.run_all([Job(QUESTION, given=GivenSearch("0"))])
+    (rollout,) = agent.run_all([Job(QUESTION)])
     read = policy.dialogues[0].text.removesuffix("</answer>").rpartition("<answer>")[0]
     assert citations(read) == list(range(1, len(rollout.hits) + 1)), "numbers go on from search to search"
     for number, hit in enumerate(rollout.hits, start=1):
