@@ -72,6 +72,7 @@ SUITES = {
         ),
     ),
     "evaluation": ("tests/evaluation/test_plan_asks.py",),
+    "controls": ("tests/evaluation/test_modes.py", "tests/medagent/test_given_turns.py"),
     "sft": tuple(
         f"tests/training/sft/test_{name}.py"
         for name in ("dialogues", "dealing", "tokenized_dialogues", "jsonl_dialogues")

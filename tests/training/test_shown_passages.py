@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from medagent.agent import Agent, Job
+from medagent.agent import Agent, GivenSearch, Job
 from medagent.evaluation.grading.citations import ground
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import summarize
@@ -57,6 +57,15 @@ def dialogue(room: int) -> Rollout:
     for number, hit in enumerate(rollout.hits, start=1):
         assert f"- {hit.passage.title}: {hit.passage.text.rstrip('.')} [{number}].\n" in read
     return rollout
+
+
+def test_a_given_search_and_those_after_it_show_what_fits() -> None:
+    said = ["<search>1</search>", "<answer>zinc salts (A) [2]</answer>"]
+    policy = RecordingPolicy(lambda read, turn: said[turn])
+    agent = Agent(policy, Finds(), TagProtocol(instructions=""), Limits(4, 100, ROOM_FOR_ONE, 10_000), top_k=2)
+    (rollout,) = agent.run_all([Job(QUESTION, given=GivenSearch("0"))])
+    assert [[hit.passage.id for hit in turn.hits] for turn in rollout.turns] == [["other 0"], ["other 0"], []]
+    assert "- other 0: Nothing of use [2].\n" in policy.dialogues[0].text
 
 
 @pytest.fixture(scope="module")
