@@ -211,7 +211,7 @@ def equal_but_for_rounding(one_VH: Tensor, other_VH: Tensor, *, bits: tuple[int,
 def _rounding(matrix_VH: Tensor, bits: int) -> Tensor:
     """[V]: the sum of squared errors that quantisation to so many bits makes in each row."""
     block = math.gcd(QUANTISED_BLOCK, matrix_VH.shape[1])
-    largest_VN = torch.linalg.vector_norm(matrix_VH.unflatten(1, (-1, block)), ord=math.inf, dim=2)
+    largest_VN: Tensor = torch.linalg.vector_norm(matrix_VH.unflatten(1, (-1, block)), ord=math.inf, dim=2)
     return block * (2 * largest_VN / (2**bits - 1)).square().sum(dim=1) / 12
 
 
