@@ -12,6 +12,8 @@ from medagent.evaluation.statistics import Accuracy
 from tests.support import ROOT
 
 LABELS = Path(__file__).parent / "labels.jsonl"
+WRITTEN = Path(__file__).parent / "written_labels.jsonl"
+NAMES = {"rules": "rules", "Qwen2.5-Coder-0.5B": "qwen2.5-coder-0.5b"}
 
 
 def test_the_page_says_what_the_labels_give() -> None:
@@ -22,3 +24,18 @@ def test_the_page_says_what_the_labels_give() -> None:
     page = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
     wanted = f"{100 * both.accuracy:.0f} [{both.ci_low:.0%}, {both.ci_high:.0%}]"
     assert f"| well-formed and answered, of 38 read one by one | {wanted} |" in page
+
+
+def test_the_page_says_how_often_a_writer_and_the_rules_are_right() -> None:
+    """`good` was judged by reading before the checks were run, `dropped` is what they said."""
+    rows = [json.loads(line) for line in WRITTEN.read_text(encoding="utf-8").splitlines()]
+    page = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
+    for name, by in NAMES.items():
+        drafts = [row for row in rows if row["by"] == by]
+        kept = [row["good"] for row in drafts if not row["dropped"]]
+        right = Accuracy.of(sum(kept), len(kept))
+        counts = f"{len(drafts)} | {sum(row['good'] for row in drafts)} | {len(kept)}"
+        wanted = f"| {name} | {counts} | {sum(kept)}: {right.accuracy:.0%} [{right.ci_low:.0%}, {right.ci_high:.0%}] |"
+        assert wanted in page
+    larger = [row["good"] for row in rows if row["by"] == "qwen2.5-coder-1.5b"]
+    assert f"Of {len(larger)} drafts of the 1.5 B of that family, {sum(larger)} are good" in page
