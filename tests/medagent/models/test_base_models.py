@@ -109,22 +109,22 @@ def test_a_matrix_that_a_gguf_holds_twice_is_tied_to_its_better_copy(
     assert torch.equal(model.state_dict()[layer], held[layer])
 
 
-def spoilt_row(weight: torch.Tensor) -> torch.Tensor:
-    """One token's row is another's."""
-    return torch.cat([weight[:7], weight[8:9], weight[8:]])
-
-
-def half_a_step_more(weight: torch.Tensor) -> torch.Tensor:
-    """The error of 4 bits once more."""
+def rounded_more(weight: torch.Tensor, times: float = 1.0) -> torch.Tensor:
+    """With the error of 4 bits, so many times."""
     noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
-    return weight + noise * weight.abs().amax(dim=1, keepdim=True) * 2 / 15 / 12**0.5
+    return weight + times * noise * weight.abs().amax(dim=1, keepdim=True) * 2 / 15 / 12**0.5
+
+
+def one_row_more(weight: torch.Tensor) -> torch.Tensor:
+    """One token was trained on, which the mean over all tokens does not show."""
+    return torch.cat([weight[:7], rounded_more(weight[7:8], times=3.0), weight[8:]])
 
 
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
-        (spoilt_row, Q4_1),
-        (half_a_step_more, Q4_1),
+        (one_row_more, Q4_1),
+        (rounded_more, Q4_1),
         (lambda weight: weight * 1.15, Q4_1),
         (lambda weight: weight.flip(0), Q4_1),
         (lambda weight: weight + 0.001, F16),
