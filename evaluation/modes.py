@@ -45,7 +45,7 @@ class Mode(StrEnum):
 
 EVIDENCE_MODES = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.SINGLE_SHOT)  # modes whose searches may show all evidence
 SEARCH_MODES = (*EVIDENCE_MODES, Mode.WITHOUT_EVIDENCE, Mode.INJECTED)  # modes that search the corpus
-_UNCHANGED = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.WITHOUT_EVIDENCE, Mode.INJECTED)
+ONE_TURN_MODES = (Mode.CLOSED_BOOK, Mode.SINGLE_SHOT, Mode.GOLD)  # modes that need no search of the model's own
 
 
 def modes_named(names: str | Sequence[str]) -> tuple[Mode, ...]:
@@ -71,7 +71,7 @@ def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
             "mode forced_search: a chat endpoint begins its own turns, so none can be opened for it. Leave this mode "
             "out."
         )
-    if mode in _UNCHANGED or not told(agent):
+    if mode not in ONE_TURN_MODES or not told(agent):
         return agent
     closed = mode is Mode.CLOSED_BOOK
     return replace(

@@ -9,14 +9,13 @@ from medagent.agent import Agent
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks.source import BenchmarkSource
 from medagent.evaluation.likelihood import LikelihoodAgent, LikelihoodProtocol
-from medagent.evaluation.modes import Mode
+from medagent.evaluation.modes import ONE_TURN_MODES, Mode
 from medagent.evaluation.names import Prompting
 from medagent.plain_protocol import PlainProtocol
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import TagProtocol
 from medagent.types import Question
 
-ONE_TURN_MODES = (Mode.CLOSED_BOOK, Mode.SINGLE_SHOT, Mode.GOLD)  # modes without a search of the model's own
 DESCRIPTIONS: dict[str, str] = {
     "tags": "by the agent's protocol",
     "plain": 'plainly, for a last line "Answer: ..."',
