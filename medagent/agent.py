@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
+from transformers import PreTrainedTokenizerBase
+
 from medagent.errors import MedagentError
 from medagent.plain_protocol import PlainProtocol
 from medagent.policy import Policy, Session, TurnStop
-from medagent.protocol import Piece, TagProtocol, TurnProtocol, encode, encode_as_one
+from medagent.protocol import Piece, TagProtocol, TurnProtocol, encode
 from medagent.retrieval.batching import SearchBatcher, SearchStats
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.passages import Hit, Passage
@@ -266,7 +268,7 @@ class Agent:
         query, hits = await self._given_hits(job, given, batcher)
         text = protocol.rest_of_first_turn(tokenizer, block.around(query))
         start = text.removesuffix(query + block.end)
-        ids = encode_as_one(tokenizer, [Piece(start), Piece(query, trusted=False), Piece(block.end)])
+        ids = _encoded_as_one(tokenizer, [Piece(start), Piece(query, trusted=False), Piece(block.end)])
         observation_ids, shown = protocol.encode_observation(
             tokenizer,
             harmless_passages(tokenizer, [hit.passage for hit in hits]),
@@ -282,3 +284,15 @@ class Agent:
             observation_ids=tuple(observation_ids),
             forced_prefix=len(ids),
         )
+
+
+def _encoded_as_one(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[int]:
+    """Token ids of harmless pieces as one text, as a policy learns its own turns.
+
+    Where an untrusted piece would yield an added token, they are encoded piece by piece.
+    """
+    added = {*tokenizer.added_tokens_decoder, *tokenizer.all_special_ids}
+    whole = encode(tokenizer, [Piece("".join(piece.text for piece in pieces))])
+    trusted = encode(tokenizer, [piece for piece in pieces if piece.trusted])
+    same = [each for each in whole if each in added] == [each for each in trusted if each in added]
+    return whole if same else encode(tokenizer, pieces)

@@ -66,11 +66,7 @@ class Block:
     end: str
 
     def around(self, said: str) -> str:
-        """The part as demonstrations and given turns write it: after a space, words have their usual tokens.
-
-        >>> TagProtocol.search.around("gout drug")
-        '<search> gout drug</search>'
-        """
+        """The part as demonstrations and given turns write it: after a space, words have their usual tokens."""
         return f"{self.start.rstrip()} {said}{self.end}"
 
 
@@ -157,8 +153,7 @@ class TurnProtocol(ABC):
     ) -> tuple[list[int], int]:
         """Token ids of search results within `max_tokens`, and how many passages they show.
 
-        The first passage is numbered `first_number`. Passages have passed `harmless_passages` where the rollout loop
-        gives them.
+        The first passage is numbered `first_number`. The rollout loop's have passed `harmless_passages`.
         """
 
     @abstractmethod
@@ -273,9 +268,8 @@ class TagProtocol(TurnProtocol):
                 Piece(" " + self.neutralise(passage.shown_text).rstrip(". "), trusted=False),
                 Piece(f" [{number}].\n"),
             ]
-        if not passages:
-            pieces.append(Piece("- no passage found\n"))
-        return [*pieces, Piece("</information>\n")]
+        none = [] if passages else [Piece("- no passage found\n")]
+        return [*pieces, *none, Piece("</information>\n")]
 
     def encode_observation(
         self, tokenizer: PreTrainedTokenizerBase, passages: Sequence[Passage], *, first_number: int, max_tokens: int
@@ -316,9 +310,7 @@ class TagProtocol(TurnProtocol):
         if search and search[1].strip():
             return ParsedTurn(think, search[1].strip(), None)
         answer = re.fullmatch(f"{_NO_TAG}<answer>({_NO_TAG})</answer>", outside, re.DOTALL)
-        if answer and answer[1].strip():
-            return ParsedTurn(think, None, answer[1].strip())
-        return ParsedTurn(think, None, None)
+        return ParsedTurn(think, None, (answer and answer[1].strip()) or None)
 
 
 def tagged_answers(reply: str) -> list[str]:
@@ -348,18 +340,6 @@ def encode(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[
         kept = len(piece.text) <= LONGEST_KEPT
         ids += (_encode_piece if kept else _encode_piece.__wrapped__)(tokenizer, added, piece.text, piece.trusted)
     return ids
-
-
-def encode_as_one(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[int]:
-    """Token ids of harmless pieces as one text, as a policy learns its own turns.
-
-    Where an untrusted piece would yield an added token, they are encoded piece by piece.
-    """
-    added = {*tokenizer.added_tokens_decoder, *tokenizer.all_special_ids}
-    whole = encode(tokenizer, [Piece("".join(piece.text for piece in pieces))])
-    trusted = encode(tokenizer, [piece for piece in pieces if piece.trusted])
-    same = [each for each in whole if each in added] == [each for each in trusted if each in added]
-    return whole if same else encode(tokenizer, pieces)
 
 
 # Marks repeat in every prompt, passages in every iteration. The cache is bounded, as users' questions enter it too.
