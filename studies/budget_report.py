@@ -13,11 +13,10 @@ from statistics import mean
 
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.default_callbacks import budget_units
-from studies.design import Budget, Cell, Study
+from studies.design import EXAMPLES, RL, Budget, Cell, Study
 from studies.report import Row, by_arm, column, table
 from studies.statistics import half_interval, interval, percent
 
-EXAMPLES, RL = "examples", "rl"
 MOST_NAMED = 3  # arms in a sentence
 
 

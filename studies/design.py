@@ -12,11 +12,13 @@ from jsonargparse import ArgumentParser
 
 from medagent.agent_spec import SPEC_FILE, read_spec
 from medagent.errors import ConfigError, MedagentError
-from medagent.models.base_models import STARTER, model_path
+from medagent.models.base_models import STARTER, base_sha256, model_path
+from medagent.models.gguf_cache import digest_of
 
 STUDIES = Path(__file__).parent
 CONFIGS = STUDIES.parent / "configs"
 PLAN, STARTS, WEIGHTS = "plan.json", "starts.json", "model.safetensors"
+EXAMPLES, RL = "examples", "rl"
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,15 @@ class Demonstrated:
 
 @dataclass(frozen=True)
 class Arm:
-    """One row of the comparison: configuration files and settings on top, and the demonstrations that come first."""
+    """One row of the comparison: configuration files and settings on top, and the demonstrations that come first.
+
+    An arm that is not `trained` is the agent after the study's examples.
+    """
 
     configs: list[str]
     settings: dict[str, Any] = field(default_factory=dict)
     first: Demonstrated | None = None
+    trained: bool = True
 
 
 @dataclass(frozen=True)
@@ -75,12 +81,17 @@ class Study:
     - `task`: configuration files that all arms begin with.
     - `compared`: pairs of arms whose accuracies are tested against each other, seed by seed.
     - `base`: what all arms train: the packaged base, or a folder that `python -m studies.starter_base` wrote, whose
-      limits then hold for turns.
+      limits then hold for turns. With an `index`, any base model.
     - `budget`: what every arm may spend. Without one an arm is trained for as long as its files say.
+    - `index`: the folder of the index that everything searches. By default it is the starter world's, made here.
+    - `examples`: files of the `medagent sft` that runs once per seed. Every arm starts from its agent.
+    - `asked`: arguments of a `medagent evaluate` by its name. Each arm's agent is evaluated so at its end.
+    - `watched`: the metric of an iteration by which a run is summed up.
     - `folder`: where the study's own files lie. `load_study` gives that of the YAML file.
 
     Raises:
-        ConfigError: no arm, a repeated seed, an unknown arm, a file that does not exist, or a base without weights.
+        ConfigError: no arm, a repeated seed, an unknown arm, a file that does not exist, a base without weights, or
+            parts that do not go together.
     """
 
     title: str
@@ -90,6 +101,10 @@ class Study:
     compared: list[tuple[str, str]] = field(default_factory=list)
     base: str = STARTER
     budget: Budget | None = None
+    index: str = ""
+    examples: list[str] = field(default_factory=list)
+    asked: dict[str, dict[str, Any]] = field(default_factory=dict)
+    watched: str = "validation/accuracy"
     folder: Path = Path()
 
     def __post_init__(self) -> None:
@@ -106,7 +121,16 @@ class Study:
             self.path(name)
         if self.budget is None and any(arm.first for arm in self.arms.values()):
             raise ConfigError(f"{here}: found demonstrations first, and no budget to share. Give a budget.")
-        for name in (SPEC_FILE, WEIGHTS):
+        untrained = [name for name, arm in self.arms.items() if not arm.trained]
+        if bool(self.examples) != bool(self.asked) or (self.examples and self.budget) or EXAMPLES in self.arms:
+            raise ConfigError(
+                f"{here}: found {len(self.examples)} files of examples, {len(self.asked)} evaluations, "
+                f"{'a' if self.budget else 'no'} budget, wanted examples and evaluations together, and no budget with "
+                f"them. No arm is called {EXAMPLES}."
+            )
+        if untrained and not self.examples:
+            raise ConfigError(f"{here}: {', '.join(untrained)} is not trained, and there are no examples. Give some.")
+        for name in () if self.index else (SPEC_FILE, WEIGHTS):
             if not (Path(model_path(self.base)) / name).is_file():
                 raise ConfigError(
                     f"{here}: the base {self.base} has no {name}. Give a folder that "
@@ -118,7 +142,7 @@ class Study:
         """The names of all configuration files."""
         arms = self.arms.values()
         firsts = (name for arm in arms if arm.first for name in arm.first.configs)
-        return [*self.task, *(name for arm in arms for name in arm.configs), *firsts]
+        return [*self.task, *(name for arm in arms for name in arm.configs), *firsts, *self.examples]
 
     def path(self, name: str) -> Path:
         """A configuration file by its path from the study's folder, configs/, its experiments or the working folder."""
@@ -138,10 +162,17 @@ class Study:
     @property
     def limits(self) -> dict[str, Any]:
         """The limits of a rollout that a base other than the packaged one brings, as settings."""
-        if self.base == STARTER:
+        if self.base == STARTER or self.index:
             return {}
         limits = read_spec(Path(self.base)).limits
         return {f"data.agent.limits.{name}": value for name, value in asdict(limits).items()}
+
+    @property
+    def base_identity(self) -> str:
+        """What tells the base from another one: the SHA-256 of its file of weights, or its name on the hub."""
+        weights = Path(model_path(self.base)) / WEIGHTS
+        own = digest_of(weights, name=self.base) if weights.is_file() else self.base
+        return base_sha256(self.base) or own
 
 
 @dataclass(frozen=True)
@@ -204,6 +235,11 @@ def study_cells(study: Study, out: Path) -> list[Cell]:
     A study that is cut short has thus compared all arms on the seeds it has.
     """
     return [Cell(arm, seed, out / "runs" / f"{_slug(arm)}-{seed}") for seed in study.seeds for arm in study.arms]
+
+
+def example_cells(study: Study, out: Path) -> list[Cell]:
+    """The run of the study's examples for each seed; none without examples."""
+    return [Cell(EXAMPLES, seed, out / "runs" / f"{EXAMPLES}-{seed}") for seed in study.seeds if study.examples]
 
 
 def _slug(name: str) -> str:

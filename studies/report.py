@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from medagent.errors import ConfigError
-from medagent.training.callbacks.collapse_signs import TIE, CollapseDetector, Thresholds
+from medagent.training.callbacks.collapse_signs import HELD_OUT, TIE, CollapseDetector, Thresholds
 from studies.design import Cell, Study
-from studies.statistics import holm, interval, paired, prediction_interval, spread
+from studies.statistics import holm, interval, paired, percent, prediction_interval, spread
 
 LEARNT = 0.9  # held-out accuracy
 GAIN = 0.05  # of the best over the first iteration's sampled success, below which a run never learnt
@@ -33,19 +33,19 @@ TEXTS = ("arm", "kind")
 Row = dict[str, Any]  # a run: its arm, its seed, and numbers; without those that it does not have
 
 
-def outcome(rows: Sequence[Mapping[str, float]]) -> Row:
-    """Sum up a run from its metrics, one row per iteration.
+def outcome(rows: Sequence[Mapping[str, float]], watched: str = HELD_OUT) -> Row:
+    """Sum up a run from its metrics, one row per iteration, by the `watched` accuracy.
 
     `learnt`, `collapse_start` and `alarm` are iterations, 1 the first. `learnt`: the first at which two held-out
     accuracies in a row average 90%. `alarm`: where the monitor first speaks. `kl` is the median in nats per token,
     `mean` the accuracy averaged over all iterations, `scale` the correction's mean scale.
     """
-    if any("validation/accuracy" not in row for row in rows):
+    if any(watched not in row for row in rows):
         raise ConfigError(
-            "study: an arm is not measured on held-out questions after every iteration. Add a HeldOutEvaluation with "
-            "every: 1 to its task."
+            f"study: found an iteration of an arm without {watched}, wanted it of each. For {HELD_OUT} add a "
+            "HeldOutEvaluation with every: 1 to its task."
         )
-    accuracy = [row["validation/accuracy"] for row in rows]
+    accuracy = [row[watched] for row in rows]
     pairs = [(a + b) / 2 for a, b in pairwise(accuracy)] or accuracy
     best, final = max(pairs), pairs[-1]
     never_learnt = best < rows[0]["reward/success"] + GAIN - TIE
@@ -54,7 +54,7 @@ def outcome(rows: Sequence[Mapping[str, float]]) -> Row:
         start = len(rows)
         while start > 1 and accuracy[start - 2] < FALL * best - TIE:
             start -= 1
-    detector = CollapseDetector(MONITOR)
+    detector = CollapseDetector(MONITOR if watched == HELD_OUT else Thresholds())
     scales = [row["policy/clip_bias_scale"] for row in rows if "policy/clip_bias_scale" in row]
     found = {
         "best": best,
@@ -66,7 +66,7 @@ def outcome(rows: Sequence[Mapping[str, float]]) -> Row:
         "alarm": next((number for number, row in enumerate(rows, start=1) if detector.observe(row).alarm), None),
         "clip_fraction": mean(row["policy/clip_fraction"] for row in rows),
         "token_clip_fraction": mean(row.get("policy/token_clip_fraction", math.nan) for row in rows),
-        "kl": median(row["kl/reference"] for row in rows),
+        "kl": median(row.get("kl/reference", math.nan) for row in rows),
         "grad_norm_p95": float(np.quantile([row["policy/grad_norm"] for row in rows], 0.95)),
         "scale": mean(scales) if scales else None,
     }
@@ -120,8 +120,8 @@ def report(study: Study, runs: Sequence[Row]) -> str:
             "",
             *table(head.split(", "), (_arm(arm, list(arms[arm].values())) for arm in study.arms if arm in arms)),
             "",
-            "Mean ± half the 95% t-interval over seeds. Final of another run: the 95% prediction interval for one "
-            "more. Best and final are means of two held-out accuracies in a row; mean is over all iterations. "
+            f"By {study.watched}. Mean ± half the 95% t-interval over seeds. Final of another run: the 95% prediction "
+            "interval for one more. Best and final are means of two held-out accuracies in a row; mean is over all iterations. "
             "Collapsed: final / best below three quarters. Tokens beyond 0.2: what token weights at 0.2 would clip, "
             "whatever the arm's own level and range. KL is a run's median over iterations, as single tokens decide "
             "its mean. Gradient norms are means of an iteration's steps. For both, the median over seeds and the "
@@ -173,6 +173,42 @@ def _compared(study: Study, arms: Mapping[str, Mapping[int, Row]]) -> list[str]:
     ]
     head = ("held-out accuracy", "arms", "seeds", "difference", "p (paired t, two-sided)")
     return ["", *table((*head, "p corrected for the number of tests (Holm)", "seeds ahead"), rows)] if rows else []
+
+
+def evaluated_row(study: Study, cell: Cell) -> Row:
+    """What a finished cell's agent answered: columns NAME/MODE/MEASURE, strict accuracy and the open measures."""
+    row: Row = {"arm": cell.arm, "seed": cell.seed}
+    for name in study.asked:
+        modes = json.loads((cell.folder / name / "report.json").read_text(encoding="utf-8"))["modes"]
+        for mode, found in modes.items():
+            row[f"{name}/{mode}/strict"] = float(found["accuracy"])
+            measures = found["measures"].items()
+            row |= {f"{name}/{mode}/{measure}": float(value["value"]) for measure, value in measures}
+            row[f"{name}/{mode}/searches"] = float(found["searches_per_question"])
+    return row
+
+
+def answer_rows(study: Study, cell: Cell) -> list[Row]:
+    """A row per answer of a finished cell's agent."""
+    shown, rows = ("mode", "question_id", "kind", "verdict", "reward", "answer"), []
+    for name in study.asked:
+        for line in (cell.folder / name / "predictions.jsonl").read_text(encoding="utf-8").splitlines():
+            answer = json.loads(line)
+            rows.append({"arm": cell.arm, "seed": cell.seed, "asked": name, **{key: answer[key] for key in shown}})
+    return rows
+
+
+def evaluated(study: Study, rows: Sequence[Row]) -> list[str]:
+    """The table of what the arms' agents answered, strictly, in percent over seeds."""
+    arms = by_arm(rows)
+    columns = list(dict.fromkeys(name for row in rows for name in row if name.endswith("/strict")))
+    lines = (
+        (arm, len(arms[arm]), *(percent(column(arms[arm].values(), name)) for name in columns))
+        for arm in study.arms
+        if arm in arms
+    )
+    heads = (name.removesuffix("/strict").replace("/", ", ").replace("_", " ") for name in columns)
+    return [*table(("arm", "seeds", *heads), lines), "", "Right answers in percent; evaluated.csv has all measures."]
 
 
 def origins(cells: Iterable[Cell]) -> list[str]:

@@ -3,20 +3,19 @@
 Each run is an ordinary `medagent train` in OUT/runs; with a budget it is `medagent sft`, `train` and `evaluate`. A
 finished run is kept and an interrupted one goes on, so the same command always completes the study. It writes
 report.md, figures.svg and runs.csv of all runs that OUT has, and with a budget report.md, budget.svg and budget.csv.
+A study with examples runs `medagent sft` once per seed, and evaluates each arm's agent at its end (evaluated.csv,
+answers.csv).
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -27,56 +26,30 @@ from jsonargparse import auto_cli
 from benchmarks.common import describe_machine
 from medagent.errors import ConfigError, MedagentError
 from medagent.files import write_whole
-from medagent.models.base_models import STARTER, model_path
+from medagent.models.base_models import STARTER
 from medagent.run_folder import RunFolder, signals_interrupt
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from medagent.training.callbacks.export import read_metrics
-from studies.budget_report import EXAMPLES, RL, budget_report, budget_row, spent_by
-from studies.design import PLAN, STARTS, STUDIES, WEIGHTS, Cell, Study, load_study, study_cells
+from studies.budget_report import budget_report, budget_row, spent_by
+from studies.design import (
+    EXAMPLES,
+    PLAN,
+    RL,
+    STARTS,
+    STUDIES,
+    Arm,
+    Cell,
+    Study,
+    example_cells,
+    load_study,
+    study_cells,
+)
 from studies.figures import budget_figure, curves_figure
-from studies.report import origins, outcome, report, write_rows
+from studies.processes import Processes
+from studies.report import answer_rows, evaluated, evaluated_row, origins, outcome, report, write_rows
 
 BENCHMARK = "medagent.evaluation.benchmarks.StarterBenchmark"
-GRACE_S = 20.0  # for a run to end by itself once it was told to; it goes on from its last checkpoint either way
-
-
-class Processes:
-    """Processes that several threads start and wait for, and that end together."""
-
-    def __init__(self) -> None:
-        self._lock, self._stopped = threading.Lock(), False
-        self._running: set[subprocess.Popen[bytes]] = set()
-
-    def run(self, command: Sequence[str], *, log: Path, threads: int) -> int:
-        """The exit status of a command that appends what it prints to `log`; 1 where all were stopped before."""
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
-        with log.open("a", encoding="utf-8") as file:
-            with self._lock:
-                if self._stopped:
-                    return 1
-                # In a session of its own, so that Ctrl-C reaches it through `stop` alone.
-                process = subprocess.Popen(
-                    command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-                )
-                self._running.add(process)
-            try:
-                return process.wait()
-            finally:
-                with self._lock:
-                    self._running.discard(process)
-
-    def stop(self) -> None:
-        """End those that run, and start nothing more."""
-        with self._lock:
-            self._stopped, running = True, tuple(self._running)
-        for process in running:
-            process.terminate()
-        for process in running:
-            try:
-                process.wait(timeout=GRACE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
 
 
 def run_study(
@@ -104,9 +77,15 @@ def run_study(
         for each in asked or ():
             if each not in known:
                 raise ConfigError(f"study {study.title!r}: found no {what} {each!r}, wanted some of {known}.")
-    plans = {cell: cell_plan(study, cell) for cell in study_cells(study, out)}
-    cells = [cell for cell in plans if (not arms or cell.arm in arms) and (not seeds or cell.seed in seeds)]
-    folder, index, processes = RunFolder(out, "study"), out / "index", Processes()
+    if study.index and not Path(study.index).is_dir():
+        raise ConfigError(
+            f"study {study.title!r}: found no index {study.index}. Make it (medagent index build), or give another "
+            "with --index."
+        )
+    plans = {cell: cell_plan(study, cell) for cell in (*example_cells(study, out), *study_cells(study, out))}
+    wanted = [cell for cell in plans if cell.arm == EXAMPLES or not arms or cell.arm in arms]
+    cells = [cell for cell in wanted if not seeds or cell.seed in seeds]
+    folder, index, processes = RunFolder(out, "study"), Path(study.index or out / "index"), Processes()
     with folder.sole_writer():
         folder.claim("runs", "index", "index-whole")
         for cell, plan in plans.items():
@@ -116,16 +95,21 @@ def run_study(
                     f"study folder {out}: {cell.arm}, seed {cell.seed} was run with other settings, other files for "
                     "them or another base. Give another folder with --out."
                 )
-        build_starter_index(index, World.load().passages(("train", "validation")), overwrite=True)
+        if not study.index:
+            build_starter_index(index, World.load().passages(("train", "validation")), overwrite=True)
         if study.budget:
             build_starter_index(out / "index-whole", World.load().passages(), overwrite=True)
         waiting = [cell for cell in cells if not cell.finished]
         with signals_interrupt(), ThreadPoolExecutor(jobs) as pool:
             try:
-                futures = {
-                    pool.submit(_run_cell, study, cell, plans[cell], index, threads, processes): cell
-                    for cell in waiting
-                }
+                futures: dict[Future[None], Cell] = {}
+                taught: dict[int, Future[None]] = {}  # examples are submitted first, so an arm waits for a run
+                for cell in waiting:
+                    before = taught.get(cell.seed)
+                    future = pool.submit(_run_cell, study, cell, plans[cell], index, threads, processes, before)
+                    futures[future] = cell
+                    if cell.arm == EXAMPLES:
+                        taught[cell.seed] = future
                 for number, future in enumerate(as_completed(futures), start=1):
                     cell, error = futures[future], future.exception()
                     told = "done" if cell.finished else f"FAILED{f' ({error})' if error else ''}"
@@ -139,21 +123,35 @@ def run_study(
 
 def cell_plan(study: Study, cell: Cell) -> dict[str, Any]:
     """Everything that decides a cell's numbers: settings, the contents of its files in order, and the base."""
-    arm = study.arms[cell.arm]
+    arm = Arm([]) if cell.arm == EXAMPLES else study.arms[cell.arm]
     plan = {
         "seed": cell.seed,
         "settings": {**study.limits, **arm.settings},
         "configs": study.contents([*study.task, *arm.configs]),
-        "starter": hashlib.sha256((Path(model_path(study.base)) / WEIGHTS).read_bytes()).hexdigest(),
+        "starter": study.base_identity,
         "budget": asdict(study.budget) if study.budget else None,
         "first": asdict(arm.first) | {"configs": study.contents(arm.first.configs)} if arm.first else None,
     }
+    if study.examples:
+        plan |= {"examples": study.contents(study.examples), "asked": study.asked, "trained": arm.trained}
     made: dict[str, Any] = json.loads(json.dumps(plan))
     return made
 
 
-def _run_cell(study: Study, cell: Cell, plan: dict[str, Any], index: Path, threads: int, processes: Processes) -> None:
-    """Run the parts of one cell in turn, each in a process of its own."""
+def _run_cell(
+    study: Study,
+    cell: Cell,
+    plan: dict[str, Any],
+    index: Path,
+    threads: int,
+    processes: Processes,
+    before: Future[None] | None = None,
+) -> None:
+    """Run the parts of one cell in turn, each in a process of its own, once the one `before` it has ended."""
+    if before is not None:
+        before.result()
+    if study.examples and cell.arm != EXAMPLES and not _taught(cell).finished:
+        raise MedagentError(f"its examples failed; see {_taught(cell).folder / 'log.txt'}")
     cell.folder.mkdir(parents=True, exist_ok=True)
     write_whole(cell.folder / PLAN, json.dumps(plan, indent=1))
     code = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=STUDIES, capture_output=True, text=True)
@@ -182,8 +180,23 @@ def _stages(study: Study, cell: Cell, plan: dict[str, Any], index: Path, threads
     common = {"data.seed": cell.seed, "seed_everything": cell.seed, "threads": threads}
     if study.base != STARTER:
         common["model.base_model"] = study.base
-    retriever = {"data.retriever.init_args.retriever.init_args.index": index}
+    key = "data.retriever.init_args.index" if study.index else "data.retriever.init_args.retriever.init_args.index"
+    retriever = {key: index}
     train = ["train", *_files(cell.folder, "given", plan["configs"]), *_options(retriever | common | plan["settings"])]
+    if cell.arm == EXAMPLES:
+        files = _files(cell.folder, "given", plan["examples"])
+        yield ["sft", *files, *_options(retriever | common), f"--trainer.default_root_dir={cell.folder}"]
+        return
+    if study.examples:
+        agent = _taught(cell).folder / "agent"
+        if plan["trained"]:
+            start = [f"--model.policy_lora.start={agent}", f"--trainer.default_root_dir={cell.folder / RL}"]
+            yield from _once(cell.folder / RL, [*train, *start])
+            agent = cell.folder / RL / "agent"
+        for name, asked in study.asked.items():
+            options = {"agent": agent, "index": index, "seed": cell.seed, "out": cell.folder / name}
+            yield from _once(cell.folder / name, ["evaluate", *_options(options | asked)])
+        return
     if study.budget is None:
         yield [*train, f"--trainer.default_root_dir={cell.folder}"]
         return
@@ -209,6 +222,11 @@ def _stages(study: Study, cell: Cell, plan: dict[str, Any], index: Path, threads
             "out": cell.folder / name,
         }
         yield from _once(cell.folder / name, ["evaluate", *_options(options)])
+
+
+def _taught(cell: Cell) -> Cell:
+    """The run of the examples that an arm starts from."""
+    return Cell(EXAMPLES, cell.seed, cell.folder.with_name(f"{EXAMPLES}-{cell.seed}"))
 
 
 def _once(folder: Path, arguments: list[str]) -> Iterator[list[str]]:
@@ -254,14 +272,22 @@ def write_report(study: Study, cells: Sequence[Cell], out: Path) -> str:
         budget_figure(rows, out / "budget.svg")
         text = budget_report(study.title, study.budget, rows)
     else:
-        runs = {(cell.arm, cell.seed): read_metrics(cell.folder) for cell in cells}
+        ran = {cell: read_metrics(cell.folder / RL if study.examples else cell.folder) for cell in cells}
+        runs = {(cell.arm, cell.seed): metrics for cell, metrics in ran.items() if metrics}
         rows = [
-            {"arm": cell.arm, "seed": cell.seed, **outcome(runs[cell.arm, cell.seed]), "wall_s": cell.wall_s}
-            for cell in cells
+            {"arm": cell.arm, "seed": cell.seed, **outcome(metrics, study.watched), "wall_s": cell.wall_s}
+            for cell, metrics in ran.items()
+            if metrics
         ]
         write_rows(out / "runs.csv", rows)
-        curves_figure(list(study.arms), runs, out / "figures.svg")
+        if runs:
+            curves_figure(list(study.arms), runs, out / "figures.svg")
         text = report(study, rows)
+        if study.asked:
+            answered = [evaluated_row(study, cell) for cell in cells]
+            write_rows(out / "evaluated.csv", answered)
+            write_rows(out / "answers.csv", [row for cell in cells for row in answer_rows(study, cell)])
+            text = "\n".join([text, "", *evaluated(study, answered)])
     text = "\n".join([text, "", *origins(cells)])
     (out / "report.md").write_text(text + "\n", encoding="utf-8")
     return text
@@ -273,6 +299,7 @@ def main(
     arms: list[str] | None = None,
     seeds: list[int] | None = None,
     base: str | None = None,
+    index: str | None = None,
     jobs: int = 1,
     threads: int = 1,
 ) -> None:
@@ -284,11 +311,15 @@ def main(
         where one is given.
         arms: Arms to run, such as --arms '[PPO, S-PPO]'. By default all run.
         seeds: Seeds to run, such as --seeds '[1, 6]'. By default the study's own run.
-        base: Folder of another base for all arms, which `python -m studies.starter_base` wrote.
+        base: Another base for all arms: a folder that `python -m studies.starter_base` wrote, or any base model of a
+        study with an index.
+        index: Folder of another index, of a study that names one.
         jobs: Runs at a time, each in a process of its own.
         threads: Torch threads per run.
     """
     study, named = load_study(name), Path(name).stem
+    if index is not None:
+        study = replace(study, index=index)
     if base not in (None, study.base):
         which = Path(base).resolve().name
         study, named = replace(study, base=base, title=f"{study.title} (base {which})"), f"{named}-{which}"
@@ -296,9 +327,11 @@ def main(
     kept = [json.loads(path.read_text(encoding="utf-8"))["seed"] for path in folder.glob(f"runs/*/{PLAN}")]
     asked = seeds or study.seeds
     study = replace(study, seeds=list(dict.fromkeys([*study.seeds, *asked, *sorted(kept)])))
-    cells = run_study(study, folder, jobs=jobs, threads=threads, arms=arms, seeds=asked)
-    if finished := [cell for cell in study_cells(study, folder) if cell.finished]:
-        print(f"{write_report(study, finished, folder)}\n\nThe report, figures and numbers are in {folder}.")
+    try:
+        cells = run_study(study, folder, jobs=jobs, threads=threads, arms=arms, seeds=asked)
+    finally:  # interrupted, too
+        if finished := [cell for cell in study_cells(study, folder) if cell.finished]:
+            print(f"{write_report(study, finished, folder)}\n\nThe report, figures and numbers are in {folder}.")
     if failed := [str(cell.folder / "log.txt") for cell in cells if not cell.finished]:
         raise MedagentError(f"study: {len(failed)} of {len(cells)} runs failed; see {', '.join(failed)}. Run it again.")
 

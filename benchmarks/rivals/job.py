@@ -161,6 +161,12 @@ def force_turn_length(tokens: int) -> None:
     TurnEnds.stop = stop  # type: ignore[method-assign]
 
 
+def finish_kernels() -> None:
+    """Wait for what runs on a GPU, so that its time counts for the phase that started it."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 class Phases:
     """Seconds by phase. A phase within another counts for the inner one alone."""
 
@@ -180,10 +186,12 @@ class Phases:
             if tokens is not None:
                 self.counts[label] = self.counts.get(label, 0) + tokens(*args, **kwargs)
             self._inner.append(0.0)
+            finish_kernels()
             began = time.perf_counter()
             try:
                 return function(*args, **kwargs)
             finally:
+                finish_kernels()
                 took = time.perf_counter() - began
                 self.seconds[label] = self.seconds.get(label, 0.0) + took - self._inner.pop()
                 if self._inner:

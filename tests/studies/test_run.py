@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +20,11 @@ from medagent.agent_spec import read_spec, write_spec
 from medagent.errors import ConfigError
 from medagent.models.base_models import STARTER, model_path
 from medagent.training.callbacks.export import read_metrics
-from studies import run as module
+from studies import processes as module
 from studies.design import CONFIGS, STARTS, STUDIES, Arm, Study, known_studies, load_study, study_cells
+from studies.processes import Processes
 from studies.report import read_rows
-from studies.run import Processes, run_study, write_report
+from studies.run import run_study, write_report
 from tests.support import ROOT
 
 MEASURED = STUDIES / "stability" / "configs" / "parts" / "measured.yaml"
@@ -82,7 +84,7 @@ def test_processes_that_are_stopped_end_and_none_is_started_again(
     monkeypatch.setattr(module, "GRACE_S", 0.2)
     processes, log = Processes(), tmp_path / "log"
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
-    with module.ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(processes.run, [sys.executable, "-c", deaf], log=log, threads=1)
         while not (log.exists() and log.read_text()):
             time.sleep(0.02)

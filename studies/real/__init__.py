@@ -1,0 +1,1 @@
+"""The study of a model that can read."""
