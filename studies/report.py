@@ -121,7 +121,7 @@ def report(study: Study, runs: Sequence[Row]) -> str:
             *table(head.split(", "), (_arm(arm, list(arms[arm].values())) for arm in study.arms if arm in arms)),
             "",
             f"By {study.watched}. Mean ± half the 95% t-interval over seeds. Final of another run: the 95% prediction "
-            "interval for one more. Best and final are means of two held-out accuracies in a row; mean is over all iterations. "
+            "interval for one more. Best and final are means of two accuracies in a row; mean is over all iterations. "
             "Collapsed: final / best below three quarters. Tokens beyond 0.2: what token weights at 0.2 would clip, "
             "whatever the arm's own level and range. KL is a run's median over iterations, as single tokens decide "
             "its mean. Gradient norms are means of an iteration's steps. For both, the median over seeds and the "
