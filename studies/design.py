@@ -65,13 +65,15 @@ class Demonstrated:
 class Arm:
     """One row of the comparison: configuration files and settings on top, and the demonstrations that come first.
 
-    An arm that is not `trained` is the agent after the study's examples.
+    An arm that is not `trained` is the agent after the study's examples. `share_of` names an earlier arm with the
+    clipping-bias correction: every step of this one is cut by the mean scale that it had with the same seed.
     """
 
     configs: list[str]
     settings: dict[str, Any] = field(default_factory=dict)
     first: Demonstrated | None = None
     trained: bool = True
+    share_of: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,10 @@ class Study:
             self.path(name)
         if self.budget is None and any(arm.first for arm in self.arms.values()):
             raise ConfigError(f"{here}: found demonstrations first, and no budget to share. Give a budget.")
+        names = list(self.arms)
+        for number, (name, arm) in enumerate(self.arms.items()):
+            if arm.share_of and (not self.examples or arm.share_of not in names[:number]):
+                raise ConfigError(f"{here}: {name} has the share of {arm.share_of!r}, wanted an arm before it.")
         untrained = [name for name, arm in self.arms.items() if not arm.trained]
         if bool(self.examples) != bool(self.asked) or (self.examples and self.budget) or EXAMPLES in self.arms:
             raise ConfigError(

@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
-import yaml
 from jsonargparse import auto_cli
 
 from benchmarks.common import describe_machine
@@ -32,6 +32,7 @@ from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from medagent.training.callbacks.export import read_metrics
 from studies.budget_report import budget_report, budget_row, spent_by
+from studies.commands import config_files, constant_share, ends, once, options
 from studies.design import (
     EXAMPLES,
     PLAN,
@@ -103,13 +104,11 @@ def run_study(
         with signals_interrupt(), ThreadPoolExecutor(jobs) as pool:
             try:
                 futures: dict[Future[None], Cell] = {}
-                taught: dict[int, Future[None]] = {}  # examples are submitted first, so an arm waits for a run
+                begun: dict[Cell | None, Future[None]] = {}  # what a cell needs was submitted before it
                 for cell in waiting:
-                    before = taught.get(cell.seed)
-                    future = pool.submit(_run_cell, study, cell, plans[cell], index, threads, processes, before)
-                    futures[future] = cell
-                    if cell.arm == EXAMPLES:
-                        taught[cell.seed] = future
+                    before = begun.get(_needed(study, cell))
+                    begun[cell] = pool.submit(_run_cell, study, cell, plans[cell], index, threads, processes, before)
+                    futures[begun[cell]] = cell
                 for number, future in enumerate(as_completed(futures), start=1):
                     cell, error = futures[future], future.exception()
                     told = "done" if cell.finished else f"FAILED{f' ({error})' if error else ''}"
@@ -134,6 +133,7 @@ def cell_plan(study: Study, cell: Cell) -> dict[str, Any]:
     }
     if study.examples:
         plan |= {"examples": study.contents(study.examples), "asked": study.asked, "trained": arm.trained}
+        plan["share_of"] = arm.share_of
     made: dict[str, Any] = json.loads(json.dumps(plan))
     return made
 
@@ -150,8 +150,9 @@ def _run_cell(
     """Run the parts of one cell in turn, each in a process of its own, once the one `before` it has ended."""
     if before is not None:
         before.result()
-    if study.examples and cell.arm != EXAMPLES and not _taught(cell).finished:
-        raise MedagentError(f"its examples failed; see {_taught(cell).folder / 'log.txt'}")
+    needed = _needed(study, cell)
+    if needed and not needed.finished:
+        raise MedagentError(f"it needs {needed.arm}, which is not finished; see {needed.folder / 'log.txt'}")
     cell.folder.mkdir(parents=True, exist_ok=True)
     write_whole(cell.folder / PLAN, json.dumps(plan, indent=1))
     code = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=STUDIES, capture_output=True, text=True)
@@ -182,20 +183,28 @@ def _stages(study: Study, cell: Cell, plan: dict[str, Any], index: Path, threads
         common["model.base_model"] = study.base
     key = "data.retriever.init_args.index" if study.index else "data.retriever.init_args.retriever.init_args.index"
     retriever = {key: index}
-    train = ["train", *_files(cell.folder, "given", plan["configs"]), *_options(retriever | common | plan["settings"])]
+    train = [
+        "train",
+        *config_files(cell.folder, "given", plan["configs"]),
+        *options(retriever | common | plan["settings"]),
+    ]
     if cell.arm == EXAMPLES:
-        files = _files(cell.folder, "given", plan["examples"])
-        yield ["sft", *files, *_options(retriever | common), f"--trainer.default_root_dir={cell.folder}"]
+        files = config_files(cell.folder, "given", plan["examples"])
+        yield ["sft", *files, *options(retriever | common), f"--trainer.default_root_dir={cell.folder}"]
         return
     if study.examples:
-        agent = _taught(cell).folder / "agent"
+        run, agent = cell.folder / RL, cell.folder.with_name(f"{EXAMPLES}-{cell.seed}") / "agent"
         if plan["trained"]:
-            start = [f"--model.policy_lora.start={agent}", f"--trainer.default_root_dir={cell.folder / RL}"]
-            yield from _once(cell.folder / RL, [*train, *start])
-            agent = cell.folder / RL / "agent"
+            start = [f"--model.policy_lora.start={agent}", f"--trainer.default_root_dir={run}"]
+            needed = _needed(study, cell)
+            if needed and plan["share_of"]:
+                scale = mean(row["policy/clip_bias_scale"] for row in read_metrics(needed.folder / RL))
+                start += config_files(cell.folder, "share", [constant_share(scale)])
+            yield from once(run, [*train, *start])
+            agent = run / "agent"
         for name, asked in study.asked.items():
-            options = {"agent": agent, "index": index, "seed": cell.seed, "out": cell.folder / name}
-            yield from _once(cell.folder / name, ["evaluate", *_options(options | asked)])
+            asking = {"agent": agent, "index": index, "seed": cell.seed, "out": cell.folder / name}
+            yield from once(cell.folder / name, ["evaluate", *options(asking | asked)])
         return
     if study.budget is None:
         yield [*train, f"--trainer.default_root_dir={cell.folder}"]
@@ -205,15 +214,15 @@ def _stages(study: Study, cell: Cell, plan: dict[str, Any], index: Path, threads
     if first:
         share = first["share"]
         settings = {"data.retriever.init_args.index": index} | common | first["settings"]
-        sft = ["sft", *_files(cell.folder, "examples", first["configs"]), *_options(settings)]
-        yield from _once(examples, [*sft, *_ends(examples, study.budget.units * share)])
+        sft = ["sft", *config_files(cell.folder, "examples", first["configs"]), *options(settings)]
+        yield from once(examples, [*sft, *ends(examples, study.budget.units * share)])
     if share < 1:
         left = study.budget.units - spent_by(examples).units
         start = [f"--model.policy_lora.start={agent}"] if share else []
-        yield from _once(rl, [*train, *start, *_ends(rl, left)])
+        yield from once(rl, [*train, *start, *ends(rl, left)])
         agent = rl / "agent"
     for name, asked in study.budget.measured.items():
-        options = {
+        asking = {
             "agent": agent,
             "benchmark": BENCHMARK,
             "benchmark_args": asked,
@@ -221,47 +230,19 @@ def _stages(study: Study, cell: Cell, plan: dict[str, Any], index: Path, threads
             "seed": cell.seed,
             "out": cell.folder / name,
         }
-        yield from _once(cell.folder / name, ["evaluate", *_options(options)])
+        yield from once(cell.folder / name, ["evaluate", *options(asking)])
 
 
-def _taught(cell: Cell) -> Cell:
-    """The run of the examples that an arm starts from."""
-    return Cell(EXAMPLES, cell.seed, cell.folder.with_name(f"{EXAMPLES}-{cell.seed}"))
-
-
-def _once(folder: Path, arguments: list[str]) -> Iterator[list[str]]:
-    """The arguments, unless this part has ended well; it is marked beside its folder once the next one is asked for."""
-    mark = folder.with_name(f"{folder.name}.done")
-    if not mark.exists():
-        yield arguments
-        mark.touch()
-
-
-def _ends(run: Path, units: float) -> list[str]:
-    """A run in this folder that ends by its budget."""
-    callback = {"class_path": "medagent.training.callbacks.ComputeBudget", "init_args": {"units": float(units)}}
-    files = _files(run.parent, f"{run.name}-budget", [{"trainer": {"callbacks+": [callback]}}])
-    return [*files, f"--trainer.default_root_dir={run}"]
-
-
-def _files(folder: Path, name: str, contents: Sequence[dict[str, Any]]) -> list[str]:
-    """Write configuration files to `folder`, and give them as arguments.
-
-    They come from the plan: who edits a study's files while it runs does not change it.
-    """
-    arguments = []
-    for number, values in enumerate(contents):
-        path = folder / f"{name}-{number}.yaml"
-        write_whole(path, yaml.safe_dump(values, sort_keys=False))
-        arguments += ["--config", str(path)]
-    return arguments
-
-
-def _options(settings: dict[str, Any]) -> list[str]:
-    """Settings as the command line takes them: null, lists and numbers as JSON."""
-    return [
-        f"--{name}={value if isinstance(value, str | Path) else json.dumps(value)}" for name, value in settings.items()
-    ]
+def _needed(study: Study, cell: Cell) -> Cell | None:
+    """The run that has to end before a cell: the arm whose share it has, or the examples that it starts from."""
+    if not study.examples or cell.arm == EXAMPLES:
+        return None
+    out, arm = cell.folder.parent.parent, study.arms[cell.arm].share_of or EXAMPLES
+    return next(
+        each
+        for each in (*example_cells(study, out), *study_cells(study, out))
+        if (each.arm, each.seed) == (arm, cell.seed)
+    )
 
 
 def write_report(study: Study, cells: Sequence[Cell], out: Path) -> str:

@@ -11,9 +11,9 @@ import importlib.util
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from benchmarks.mfu import PEAK
+from studies.commands import options
 from studies.design import Study, load_study
 
 MINIATURE = Path(__file__).parent / "miniature" / "study.yaml"
@@ -83,7 +83,7 @@ class Given:
         (how,) = study.asked.values()
         untrained = {} if small else {"prompting": "plain", "modes": ["closed_book", "single_shot", "gold"]}
         agent = self.larger if small else f"hf:{self.larger}"
-        evaluate = [f"--agent={agent}", index, f"--out={self.out / 'larger-untrained'}", *_options(how | untrained)]
+        evaluate = [f"--agent={agent}", index, f"--out={self.out / 'larger-untrained'}", *options(how | untrained)]
         run = [str(MINIATURE) if small else "real", index]
         ours = "--questions 1" if small else "--shape qwen2.5-7b --dtype bfloat16 --questions 8"
         mfu = [f"--model={self.base if small else self.out / '7b'}", index, f"--out={self.out / 'mfu.json'}"]
@@ -117,7 +117,3 @@ class Given:
                 no_vllm,
             ),
         ]
-
-
-def _options(values: dict[str, Any]) -> list[str]:
-    return [f"--{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()]
