@@ -155,7 +155,8 @@ def _run_cell(
         raise MedagentError(f"it needs {needed.arm}, which is not finished; see {needed.folder / 'log.txt'}")
     cell.folder.mkdir(parents=True, exist_ok=True)
     write_whole(cell.folder / PLAN, json.dumps(plan, indent=1))
-    code = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=STUDIES, capture_output=True, text=True)
+    describe = ["git", "describe", "--always", "--dirty"] if shutil.which("git") else ["true"]
+    code = subprocess.run(describe, cwd=STUDIES, capture_output=True, text=True)
     made_with = {"code": code.stdout.strip() or "unknown", "machine": describe_machine(), "threads": threads}
     # Written before and after, so that a start that was killed leaves its trace.
     starts = [*cell.starts, {"wall_s": 0.0, "returncode": None, **made_with}]

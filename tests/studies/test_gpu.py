@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from benchmarks.mfu import shares
 from medagent.training.callbacks.export import read_metrics
@@ -106,7 +107,11 @@ def test_the_miniature_is_stopped_in_the_middle_and_goes_on(tmp_path: Path) -> N
     assert "index: done before" in again.stdout
     assert len(examples.starts) == 1, "examples that are done are kept"
     assert [start["returncode"] == 0 for start in run.starts] == [False, True]
-    assert len(read_metrics(run.folder / "rl")) == 2
+    metrics = read_metrics(run.folder / "rl")
+    assert len(metrics) == 2
+    share = yaml.safe_load((run.folder.with_name("turn_ppo_at_a_share-0") / "share-0.yaml").read_text())
+    scale = sum(row["policy/clip_bias_scale"] for row in metrics) / 2
+    assert share["trainer"]["callbacks+"][0]["init_args"] == {"normaliser": "constant", "constant": scale}
     assert json.loads((out / "mfu.json").read_text())["phases"]["decode"]["tokens"] > 0
     with tarfile.open(out / "collected.tar.gz") as archive:
         names = archive.getnames()

@@ -68,6 +68,9 @@ def test_a_study_with_inconsistent_settings_is_refused(tmp_path: Path) -> None:
         ({"compared": [["PPO", "GRPO"]]}, "compared names 'GRPO', wanted one of PPO"),
         ({"arms": {"A+B": {"configs": []}, "A B": {"configs": []}}}, "share a folder"),
         ({"arms": {"PPO": {"config": "algorithms/ppo.yaml"}}}, "study"),
+        ({"examples": ["starter.yaml"]}, "wanted examples and evaluations together"),
+        ({"arms": {"SFT": {"configs": [], "trained": False}}}, "SFT is not trained, and there are no examples"),
+        ({"arms": {"A": {"configs": [], "share_of": "B"}}}, "A has the share of 'B', wanted an arm before it"),
         ({"base": str(tmp_path)}, r"no agent\.json. Give a folder that `python -m studies.starter_base`"),
     ):
         with pytest.raises(ConfigError, match=told):
@@ -75,6 +78,8 @@ def test_a_study_with_inconsistent_settings_is_refused(tmp_path: Path) -> None:
     for asked, told in (({"jobs": 0}, "jobs"), ({"arms": ["GRPO"]}, "GRPO.*PPO"), ({"seeds": [6]}, r"seed 6.*\[1\]")):
         with pytest.raises(ConfigError, match=told):
             run_study(load(), tmp_path / "out", **asked)
+    with pytest.raises(ConfigError, match="found no index nowhere.*--index"):
+        run_study(load(index="nowhere", base="org/name"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
