@@ -74,7 +74,10 @@ def test_kept_numbers_belong_to_the_study_that_their_name_begins_with() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", known_studies())
 def test_every_arm_of_a_study_parses_and_no_two_are_the_same(name: str) -> None:
-    arms = [(settings_of(name, arm), settings.first) for arm, settings in study_named(name).arms.items()]
+    arms = [
+        (settings_of(name, arm), settings.first, settings.trained, settings.share_of)
+        for arm, settings in study_named(name).arms.items()
+    ]
     assert not any(arm in arms[:number] for number, arm in enumerate(arms))
     for arm, lender in SAME.get(name, {}).items():
         assert settings_of(name, arm) == settings_of(*lender), "its runs stand for this arm's"
