@@ -93,7 +93,7 @@ def test_the_miniature_is_stopped_in_the_middle_and_goes_on(tmp_path: Path) -> N
     examples = Cell("examples", 0, out / "study" / "runs" / "examples-0")
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 300
-    while not (log.exists() and "iteration 1" in log.read_text()):
+    while not (log.exists() and "  1/2" in log.read_text()):
         assert process.poll() is None, "it ended before an iteration did"
         assert time.monotonic() < deadline
         time.sleep(0.1)
