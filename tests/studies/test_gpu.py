@@ -91,7 +91,7 @@ def test_the_miniature_is_stopped_in_the_middle_and_goes_on(tmp_path: Path) -> N
     command = [sys.executable, "-m", "studies.real.gpu", "--miniature", "true", "--out", str(out)]
     run, log = Cell("ST-PPO", 0, out / "study" / "runs" / "st_ppo-0"), out / "study" / "runs" / "st_ppo-0" / "log.txt"
     examples = Cell("examples", 0, out / "study" / "runs" / "examples-0")
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 300
     while not (log.exists() and "  1/2" in log.read_text()):
         assert process.poll() is None, "it ended before an iteration did"
