@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from pydoc import locate
 
+import yaml
+
 from medagent.errors import ConfigError
 
 # Packages that were installed under names of their own.
@@ -42,6 +44,42 @@ def with_config_paths(arguments: list[str]) -> list[str]:
         elif argument == "--config" and at + 1 < len(arguments):
             found[at + 1] = str(config_path(arguments[at + 1]))
     return found
+
+
+def with_one_algorithm(arguments: list[str]) -> list[str]:
+    """Arguments of `medagent train` in which the last file's `algorithm` is the run's, and no part of others is left.
+
+    An `algorithm` has a name, callbacks, and settings below `model` and `data`. The last file's own settings win over
+    those of its algorithm. Settings of an earlier file that equal those of its own algorithm go with it.
+    """
+    files = []
+    for at, argument in enumerate(arguments):
+        given = arguments[at - 1] == "--config" if at else False
+        if given or argument.startswith("--config="):
+            name = argument if given else argument.removeprefix("--config=")
+            text = Path(name).read_text(encoding="utf-8") if _is_file(name) else name
+            try:
+                settings = yaml.safe_load(with_current_names(text))
+            except yaml.YAMLError:
+                continue  # the parser says what is wrong
+            if isinstance(settings, dict) and isinstance(settings.get("algorithm"), dict):
+                files.append((at, "" if given else "--config=", settings))
+    found = list(arguments)
+    for at, option, settings in files:
+        for part in ("model", "data"):
+            chosen, own = settings["algorithm"].get(part) or {}, settings.get(part) or {}
+            if at == files[-1][0]:
+                settings[part] = {**chosen, **own}
+            else:
+                settings[part] = {name: value for name, value in own.items() if chosen.get(name, ...) != value}
+        if at != files[-1][0]:
+            del settings["algorithm"]
+        found[at] = option + yaml.safe_dump(settings, sort_keys=False)
+    return found
+
+
+def _is_file(name: str) -> bool:
+    return "\n" not in name and Path(name).is_file()
 
 
 def with_current_names(text: str) -> str:

@@ -14,11 +14,13 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from medagent.agent_spec import read_spec
 from medagent.cli.commands.evaluate import evaluate
+from medagent.config_files import with_one_algorithm
+from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks.source import KNOWN, BenchmarkSource
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.run import Plan
 from medagent.models.base_models import STARTER, model_path
-from medagent.training.command import AgentCLI, in_order
+from medagent.training.command import AgentCLI, with_defaults
 from medagent.training.data import RolloutData
 from medagent.training.module import AgentModule
 from medagent.training.preference.data import PreferenceData
@@ -40,10 +42,8 @@ def parsed_from(*files: Path) -> Namespace:
 
 def test_a_configuration_parses_and_its_batches_fit() -> None:
     for path in EXPERIMENTS:
-        parsed = parsed_from(path)
-        assert parsed.trainer.accumulate_grad_batches == 1, path
-        names = [callback.class_path.rsplit(".", 1)[1] for callback in parsed.trainer.callbacks]
-        assert {"AgentExport", "ProgressLine", "RolloutRecords"} <= set(names), path
+        assert parsed_from(path).trainer.accumulate_grad_batches == 1, path
+        assert {"AgentExport", "ProgressLine", "RolloutRecords"} <= set(resolved_callbacks(path)), path
 
 
 class Parsed(AgentCLI):
@@ -70,17 +70,25 @@ def test_what_is_measured_is_there_before_it_is_kept_and_printed() -> None:
         assert found == measured + kept + algorithm, path
 
 
-def test_a_list_of_ones_own_replaces_the_default_callbacks(tmp_path: Path) -> None:
+def test_a_list_of_ones_own_leaves_the_default_callbacks_and_the_algorithm_s(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
-    mine.write_text("trainer:\n  callbacks:\n    - class_path: training.callbacks.ProgressLine\n")
-    assert resolved_callbacks(STARTER_TASK, mine) == ["ProgressLine"]
-    mine.write_text("trainer:\n  callbacks:\n    class_path: training.callbacks.ProgressLine\n")
-    assert resolved_callbacks(STARTER_TASK, mine) == ["ProgressLine"], "one, without a list"
+    st_ppo = CONFIGS / "algorithms" / "st_ppo.yaml"
+    algorithm = ["TurnLevelSampling", "ClippingBiasCorrection"]
+    stopping = {"class_path": "EarlyStopping", "init_args": {"monitor": "reward/mean"}}
+    for given in ([stopping], stopping):
+        mine.write_text(yaml.safe_dump({"trainer": {"callbacks": given}}))
+        own = [*algorithm, "EarlyStopping"]
+        assert resolved_callbacks(STARTER_TASK, st_ppo, mine) == ["RolloutRecords", "AgentExport", "ProgressLine", *own]
+    mine.write_text("without_callbacks: [AgentExport]\ntrainer:\n  callbacks: []\n")
+    assert resolved_callbacks(STARTER_TASK, st_ppo, mine) == ["RolloutRecords", "ProgressLine", *algorithm]
     assert resolved_callbacks(CONFIGS / "sft" / "own_model.yaml", sft=True) == [
         "HeldOutLoss",
         "AgentExport",
         "SupervisedProgress",
     ]
+    mine.write_text("without_callbacks: [TurnLevelSampling]\n")
+    with pytest.raises(ConfigError, match="without_callbacks.*TurnLevelSampling.*AgentExport"):
+        resolved_callbacks(STARTER_TASK, st_ppo, mine)
 
 
 def test_a_default_callback_that_is_named_again_stands_once_with_its_own_settings() -> None:
@@ -88,11 +96,11 @@ def test_a_default_callback_that_is_named_again_stands_once_with_its_own_setting
         return Namespace(class_path=class_path, init_args=Namespace(**settings))
 
     ours = "medagent.training.callbacks"
-    export, line = named(f"{ours}.AgentExport", every=1), named(f"{ours}.ProgressLine")
     other, held_out = named("lightning.pytorch.callbacks.ModelSummary"), named(f"{ours}.HeldOutEvaluation", every=2)
     mine = named("medagent.training.AgentExport", every=10)
     defaults = (f"{ours}.AgentExport", f"{ours}.ProgressLine")
-    assert in_order([export, line, other, mine, held_out, other], defaults) == [held_out, mine, line, other, other]
+    line = named(defaults[1])
+    assert with_defaults([other, mine, held_out, other], defaults) == [held_out, mine, line, other, other]
 
 
 def test_no_configuration_names_a_file_outside_a_users_reach() -> None:
@@ -103,13 +111,36 @@ def test_no_configuration_names_a_file_outside_a_users_reach() -> None:
 def test_every_algorithm_goes_with_every_task() -> None:
     for task, algorithm in product(TASKS, ALGORITHMS):
         alone, parsed = parsed_from(task), parsed_from(task, algorithm)
-        own, both = ([locate(callback.class_path) for callback in made.trainer.callbacks] for made in (alone, parsed))
-        settings = yaml.safe_load(algorithm.read_text())
-        added = [locate(item["class_path"]) for item in settings.get("trainer", {}).get("callbacks+", [])]
-        assert both == own + added, (task, algorithm)
+        block = yaml.safe_load(algorithm.read_text())["algorithm"]
+        named = [each.class_path for each in parsed.algorithm.callbacks]
+        assert (parsed.algorithm.name, parsed.trainer.callbacks) == (block["name"], alone.trainer.callbacks)
+        assert list(map(locate, named)) == [locate(each["class_path"]) for each in block.get("callbacks", [])]
         assert parsed.model.base_model == alone.model.base_model
         critic_free = parsed.data.advantage.class_path.rsplit(".", 1)[1] != "GAE"
         assert (parsed.model.critic_lora is None) == critic_free, (task, algorithm)
+
+
+def test_of_two_files_the_last_algorithm_counts_and_nothing_of_the_first_is_left() -> None:
+    with_algorithms = [*ALGORITHMS, *(CONFIGS / "experiments" / f"{name}.yaml" for name in COMPLETE)]
+    for first, last in product(with_algorithms, with_algorithms):
+        _, one, _, other = with_one_algorithm(["--config", str(first), "--config", str(last)])
+        before, after, block = (yaml.safe_load(text) for text in (one, other, last.read_text()))
+        assert "algorithm" not in before
+        assert after["algorithm"] == block["algorithm"]
+        own = yaml.safe_load(first.read_text())
+        for group in ("model", "data"):
+            assert before[group] == own.get(group, {})
+            assert block["algorithm"].get(group, {}).items() <= after[group].items()
+
+
+def test_the_configuration_of_a_run_gives_up_its_algorithm_to_a_later_one(tmp_path: Path) -> None:
+    st_ppo, grpo = (
+        yaml.safe_load((CONFIGS / "algorithms" / f"{name}.yaml").read_text()) for name in ("st_ppo", "grpo")
+    )
+    run = {"model": {"base_model": "mine", **st_ppo["algorithm"]["model"]}, "algorithm": st_ppo["algorithm"]}
+    first, *_ = with_one_algorithm([f"--config={yaml.safe_dump(each)}" for each in (run, grpo)])
+    assert yaml.safe_load(first.removeprefix("--config="))["model"] == {"base_model": "mine"}
+    assert with_one_algorithm(["--config", "nowhere.yaml", "--config={a: [", "--model.x", "1"])[0] == "--config"
 
 
 def test_engines_and_hardware_go_with_every_task() -> None:
@@ -192,7 +223,7 @@ def test_every_evaluation_file_is_one_that_the_command_takes() -> None:
 def test_a_complete_experiment_is_a_task_with_its_algorithm_and_critic() -> None:
     for name in COMPLETE:
         parsed = parsed_from(CONFIGS / "experiments" / f"{name}.yaml")
-        names = [callback.class_path.rsplit(".", 1)[1] for callback in parsed.trainer.callbacks]
+        names = resolved_callbacks(CONFIGS / "experiments" / f"{name}.yaml")
         assert {"TurnLevelSampling", "ClippingBiasCorrection"} < set(names)
         assert ("CollapseMonitor" in names) == (name == "demo")
         assert parsed.trainer.max_epochs < parsed.model.lr_decay_iterations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from pydoc import locate
 from typing import Any, NoReturn, cast
@@ -11,11 +12,12 @@ from typing import Any, NoReturn, cast
 import torch
 import yaml
 from jsonargparse import Namespace, get_loader, set_loader
-from lightning import Trainer
+from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from medagent.config_files import with_current_names
+from medagent.config_files import with_current_names, with_one_algorithm
+from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.interface_check import compare_by_names, explained, misfit
 from medagent.models.causal_lm import fastest_device
@@ -72,7 +74,7 @@ class AgentParser(LightningArgumentParser):
     def parse_args(self, *args: Any, **kwargs: Any) -> Any:
         """Parse the arguments; each class that they name fits the base that it derives from."""
         if args and isinstance(args[0], list):
-            args = ([with_current_names(each) for each in args[0]], *args[1:])
+            args = (with_one_algorithm([with_current_names(each) for each in args[0]]), *args[1:])
         parsed = super().parse_args(*args, **kwargs)
         for found in _classes_in(parsed):
             for base in BASES:
@@ -97,6 +99,20 @@ def _set_loader() -> None:
 _set_loader()
 
 
+@dataclass(frozen=True)
+class Algorithm:
+    """The algorithm of a run, which files of configs/algorithms set. The last file's counts, and nothing of others.
+
+    `name` is printed. `callbacks` join the others. `model` and `data` are the settings of these groups that belong to
+    it; see `medagent.config_files.with_one_algorithm`.
+    """
+
+    name: str = "PPO"
+    callbacks: list[Callback] = field(default_factory=list)
+    model: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+
+
 def _classes_in(value: Any) -> Iterator[type]:
     """The classes that settings name by `class_path`, wherever in them."""
     if isinstance(value, list | tuple):
@@ -110,35 +126,41 @@ def _classes_in(value: Any) -> Iterator[type]:
 
 
 def add_run_settings(parser: LightningArgumentParser, data: type[AgentData]) -> None:
-    """Set the trainer's defaults, with the callbacks of `data`, and add the project's own settings."""
-    callbacks = [{"class_path": name} for name in data.default_callbacks]
+    """Set the trainer's defaults, and add the project's own settings."""
     parser.set_defaults({f"trainer.{name}": value for name, value in TRAINER_DEFAULTS.items()})
-    parser.set_defaults({"trainer.callbacks": callbacks})
     for action in parser._actions:
         if text := SUPPORTED.get(action.dest.removeprefix("trainer.")):
             action.help = text
+    if issubclass(data, RolloutData):
+        parser.add_class_arguments(Algorithm, "algorithm")
+    names = ", ".join(name.rpartition(".")[2] for name in data.default_callbacks)
+    parser.add_argument("--without_callbacks", type=list[str], default=[], help=f"leave out some of {names}")
     parser.add_argument("--overwrite", type=bool, default=False, help="discard the run in the folder")
     parser.add_argument("--threads", type=int, default=0, help="torch threads; 0 keeps torch's own choice")
 
 
-def in_order(callbacks: Sequence[Any], defaults: Sequence[str]) -> list[Any]:
-    """Held-out evaluation first, since others print its figures; a default callback once, as it was set last."""
-    own = {locate(name) for name in defaults}
-    kinds = [locate(callback.class_path) for callback in callbacks]
-    last = dict(zip(kinds, callbacks, strict=True))
-    kept = []
-    for position, (kind, callback) in enumerate(zip(kinds, callbacks, strict=True)):
-        if kind not in own:
-            kept.append(callback)
-        elif kind not in kinds[:position]:
-            kept.append(last[kind])
-    return sorted(kept, key=lambda callback: callback.class_path.rsplit(".", 1)[-1] != HeldOutEvaluation.__name__)
+def with_defaults(callbacks: Sequence[Any], defaults: Sequence[str], *, without: Sequence[str] = ()) -> list[Any]:
+    """Held-out evaluation, as others print its figures, then the default callbacks, then the others.
+
+    One of a default callback's class takes its place.
+
+    Raises:
+        ConfigError: `without` names another than a default callback.
+    """
+    names = [name.rpartition(".")[2] for name in defaults]
+    if unknown := sorted(set(without).difference(names)):
+        raise ConfigError(f"without_callbacks: found {', '.join(unknown)}, wanted some of {', '.join(names)}.")
+    own = {locate(path): Namespace(class_path=path, init_args=Namespace()) for path in defaults}
+    others = [each for each in callbacks if locate(each.class_path) not in own]
+    own |= {kind: each for each in callbacks if (kind := locate(each.class_path)) in own}
+    kept = [each for name, each in zip(names, own.values(), strict=True) if name not in without]
+    return sorted([*kept, *others], key=lambda each: not each.class_path.endswith(HeldOutEvaluation.__name__))
 
 
 class AgentCLI(LightningCLI):
     """LightningCLI with the project's module and data, logs and checkpoints in `trainer.default_root_dir`.
 
-    A configuration's `trainer.callbacks+` adds to the default callbacks, and `trainer.callbacks` replaces them.
+    `trainer.callbacks` join the default ones and those of the algorithm.
     """
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
@@ -149,6 +171,11 @@ class AgentCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """See `add_run_settings`."""
         add_run_settings(parser, self._data)
+
+    @property
+    def algorithm(self) -> Namespace | None:
+        """The settings of `Algorithm`; None where nothing is rolled out."""
+        return cast("Namespace | None", self.config.get("algorithm"))
 
     @property
     def _data(self) -> type[AgentData]:
@@ -169,7 +196,12 @@ class AgentCLI(LightningCLI):
             check_shares(data["num_questions"], data["num_samples"], parts, ranks)
         given = trainer["callbacks"] or []
         callbacks = given if isinstance(given, list) else [given]  # Lightning takes one callback without a list too
-        trainer["callbacks"] = in_order(callbacks, self._data.default_callbacks)
+        self.callbacks = callbacks  # the configuration's own
+        trainer["callbacks"] = with_defaults(
+            [*(self.algorithm["callbacks"] if self.algorithm else []), *callbacks],
+            self._data.default_callbacks,
+            without=self.config["without_callbacks"],
+        )
         self.asked_dtype = self.config["model"]["dtype"]
         self.config["model"]["dtype"] = resolve_dtype(
             self.asked_dtype,
@@ -234,8 +266,13 @@ def _fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, c
         auto_configure_optimizers=False,
         parser_kwargs={"prog": f"medagent {command}", "description": description},
     )
+    cli.config["trainer"]["callbacks"] = cli.callbacks
     resolved = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))
     resolved["model"]["dtype"] = cli.asked_dtype
+    if cli.algorithm:
+        own = resolved["algorithm"]
+        for group in ("model", "data"):  # as they are used, in full
+            own[group] = {name: resolved[group][name] for name in own[group]}
     for how in ("overwrite", "threads"):  # ways of running, not settings of the run
         resolved.pop(how)
     fit_in_folder(cli.trainer, cli.model, cli.datamodule, resolved, overwrite=cli.config["overwrite"])

@@ -36,10 +36,12 @@ from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder, signals_interrupt
 from medagent.training.agent_data import AgentData
-from medagent.training.callbacks.export import read_metrics
+from medagent.training.callbacks.export import in_words, read_metrics
 from medagent.training.callbacks.held_out import HeldOutEvaluation
+from medagent.training.callbacks.importance_level import LevelSampling
+from medagent.training.data import RolloutData
 from medagent.training.default_callbacks import why_not_to_go_on
-from medagent.training.module import AgentModule
+from medagent.training.module import AgentModule, StepCallback
 from medagent.training.settings import INSTANTIATOR, TRAINER_DEFAULTS, as_config
 
 RUN_PARTS = (
@@ -137,6 +139,9 @@ def fit_in_folder(
         checkpoint = _claim(folder, resolved, trainer.max_epochs, overwrite=overwrite)
         if checkpoint is not None:
             print(f"Going on from {checkpoint}.")
+        if isinstance(data, RolloutData) and trainer.is_global_zero:
+            name = ((resolved or {}).get("algorithm") or {}).get("name", "Algorithm")
+            print(f"{name}: {algorithm_in_words(trainer, module, data)}.")
         # Several ranks are left to their launcher.
         ends = signals_interrupt() if trainer.world_size == 1 else nullcontext()
         try:
@@ -146,6 +151,16 @@ def fit_in_folder(
             raise KeyboardInterrupt from stop
         finally:
             data.engine.close()  # also when another callback's hook raised
+
+
+def algorithm_in_words(trainer: Trainer, module: AgentModule, data: RolloutData) -> str:
+    """The parts of a run's algorithm, with their arguments."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    level = next((each.level for each in callbacks if isinstance(each, LevelSampling)), "token")
+    steps = [each for each in callbacks if isinstance(each, StepCallback)]
+    mean = "" if level == "token" else ", a geometric mean"
+    parts = [in_words(as_config(each)) for each in (module.policy_loss, data.advantage, *steps)]
+    return "; ".join([f"one weight per {level}{mean}", *parts])
 
 
 def quiet_lightning() -> None:

@@ -43,7 +43,7 @@ class TrainerSettings:
     devices: Any = _supported(1, "Number of devices, or a list of their indices.")
     num_nodes: int = _supported(1, "Number of machines.")
     strategy: Any = _supported("auto", "Auto, ddp or medagent.training.sharding.ShardedBase.")
-    callbacks: Any = _supported(None, "Replace the default callbacks; trainer.callbacks+ adds to them.")
+    callbacks: Any = _supported(None, "Callbacks beside the default and the algorithm's ones.")
     logger: Any = _supported(None, "By default CSV and TensorBoard files in the run's folder.")
     enable_progress_bar: bool = _supported(False, "Show Lightning's progress bar.")
     profiler: Any = _supported(None, "Simple, advanced or pytorch: report where time goes.")
@@ -239,7 +239,10 @@ def as_config(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, _Lazy):
-        return {"init_args": {}} | value.lazy_get_init_data().as_dict()
+        given = value.lazy_get_init_data()
+        parameters = inspect.signature(locate(given.class_path)).parameters.values()  # type: ignore[arg-type]
+        defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
+        return {"class_path": given.class_path, "init_args": defaults | dict(given.get("init_args", {}))}
     names = [name for name in inspect.signature(type(value)).parameters if name not in ("args", "kwargs")]
     path = f"{type(value).__module__}.{type(value).__qualname__}"
     kept = {name.removeprefix("_"): each for name, each in vars(value).items()}

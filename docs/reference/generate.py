@@ -112,7 +112,8 @@ def settings_page() -> str:
         "These are the supported settings of [Lightning's Trainer]"
         "(https://lightning.ai/docs/pytorch/stable/common/trainer.html). Others can be given as well; one that cannot "
         "work here is refused. "
-        "`trainer.callbacks` replaces the default callbacks, and `trainer.callbacks+` adds to them. "
+        "`trainer.callbacks` join the default callbacks and those of the algorithm. A later file's list replaces an "
+        "earlier file's, and `trainer.callbacks+` adds to it. `without_callbacks` leaves default ones out. "
         f"The defaults of `medagent train` are {defaults(RolloutData)}. "
         f"Those of `medagent sft` are {defaults(SupervisedData)}. "
         f"Those of `medagent preference` are {defaults(PreferenceData)}.",

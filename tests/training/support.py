@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.training.advantages import GAE
 from medagent.training.callbacks.export import read_metrics
-from medagent.training.command import add_run_settings, train_command
+from medagent.training.command import AgentParser, add_run_settings, train_command
 from medagent.training.data import AgentSettings, RolloutData
 from medagent.training.engines import EngineSetup
 from medagent.training.experience import Experience
@@ -166,7 +166,7 @@ def numbers(run: Path) -> list[dict[str, float]]:
 
 
 def parser() -> LightningArgumentParser:
-    made = LightningArgumentParser()
+    made = AgentParser()
     made.add_lightning_class_args(Trainer, "trainer")
     made.add_lightning_class_args(AgentModule, "model")
     made.add_lightning_class_args(RolloutData, "data")

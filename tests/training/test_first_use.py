@@ -190,7 +190,7 @@ def test_steps_never_fall_and_lightning_loads_a_checkpoint(retriever, tmp_path: 
     assert all(map(torch.equal, module.shared_base.policy_parameters(), loaded.shared_base.policy_parameters()))
 
 
-def test_a_second_call_with_other_parts_is_refused(retriever, tmp_path: Path) -> None:
+def test_a_second_call_with_other_parts_is_refused(retriever, tmp_path: Path, capsys) -> None:
     def run(**others) -> Path:
         settings = {"reward": OutcomeReward(well_formed=0.2), "iterations": 1, "callbacks": (), **others}
         data = make_data(retriever, reward=settings.pop("reward"), num_questions=4, num_micro_batches=1)
@@ -199,6 +199,10 @@ def test_a_second_call_with_other_parts_is_refused(retriever, tmp_path: Path) ->
     with pytest.raises(ConfigError, match="iterations: found '2'"):
         run(iterations="2")
     run()
+    assert (
+        "Algorithm: one weight per token; ClippedSurrogate(clip_low=0.2, clip_high=0.2); GAE("
+        in capsys.readouterr().out
+    )
     for others, named in (({"reward": equal}, r"data\.reward"), ({"callbacks": TurnLevelSampling()}, "callbacks")):
         with pytest.raises(ConfigError, match=named):
             run(**others)

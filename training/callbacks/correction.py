@@ -121,6 +121,7 @@ class ClippingBiasCorrection(StepCallback):
             )
         self._decay = decay
         self._scale = CorrectionScale(normaliser, floor, threshold, constants)
+        self._normaliser, self._floor, self._threshold, self._constant = normaliser, floor, threshold, constant
         self._step = 0  # of the policy, within the iteration
         self._applied_to, self._space = applied_to, space
         self._bias: list[Tensor] = []  # C so far in this step, parameter space

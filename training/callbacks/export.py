@@ -106,22 +106,25 @@ def how_made(trainer: Trainer, iterations: int | None = None) -> dict[str, str]:
         return made
     config = yaml.safe_load(path.read_text(encoding="utf-8"))
     parts = {
+        "algorithm": (config.get("algorithm") or {}).get("name"),
         "callbacks": config["trainer"]["callbacks"],
         **{name: config["data"].get(name) for name in DATA_PARTS},
         **{name: config["model"].get(name) for name in MODEL_PARTS},
     }
-    return made | {name: _in_words(value) for name, value in parts.items() if value is not None}
+    return made | {name: in_words(value) for name, value in parts.items() if value is not None}
 
 
-def _in_words(value: Any) -> str:
+def in_words(value: Any) -> str:
     """A setting in one line: classes by their last name, with their arguments."""
     if isinstance(value, list):
-        return ", ".join(map(_in_words, value))
+        return ", ".join(map(in_words, value))
     if isinstance(value, dict) and "class_path" in value:
-        arguments = ", ".join(f"{name}={_in_words(each)}" for name, each in (value.get("init_args") or {}).items())
+        arguments = ", ".join(
+            f"{name}={in_words(each)}" for name, each in (value.get("init_args") or {}).items() if each is not None
+        )
         return f"{value['class_path'].rsplit('.', 1)[-1]}({arguments})"
     if isinstance(value, dict):
-        return ", ".join(f"{name}={_in_words(each)}" for name, each in value.items())
+        return ", ".join(f"{name}={in_words(each)}" for name, each in value.items())
     return str(value)
 
 

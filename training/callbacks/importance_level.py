@@ -11,7 +11,7 @@ from medagent.training.experience import Experience
 from medagent.training.objectives import RatioLevel, ratio_segments
 
 
-class _LevelSampling(Callback):
+class LevelSampling(Callback):
     """Writes the segments of one level."""
 
     level: RatioLevel
@@ -19,7 +19,7 @@ class _LevelSampling(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse two levels at once."""
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
-        levels = [type(each).__name__ for each in callbacks if isinstance(each, _LevelSampling)]
+        levels = [type(each).__name__ for each in callbacks if isinstance(each, LevelSampling)]
         if len(levels) > 1:
             raise ConfigError(
                 f"trainer.callbacks: found {' and '.join(levels)}; a ratio has one level. Keep one of them."
@@ -31,7 +31,7 @@ class _LevelSampling(Callback):
         batch.ratio_segments_BT = ratio_segments(self.level, batch.mask_BT, batch.turn_ids_BT)
 
 
-class TurnLevelSampling(_LevelSampling):
+class TurnLevelSampling(LevelSampling):
     """One importance weight per turn (Turn-PPO, ST-PPO): the geometric mean over its action tokens.
 
     Source: arXiv 2511.20718.
@@ -40,7 +40,7 @@ class TurnLevelSampling(_LevelSampling):
     level: RatioLevel = "turn"
 
 
-class SequenceLevelSampling(_LevelSampling):
+class SequenceLevelSampling(LevelSampling):
     """One importance weight per rollout (GSPO, arXiv 2507.18071)."""
 
     level: RatioLevel = "sequence"

@@ -12,7 +12,7 @@ from lightning import Trainer
 from medagent.errors import ConfigError
 from medagent.models.precision import resolve_precision
 from medagent.training.agent_data import rows_of_micro_batch
-from medagent.training.command import AgentParser
+from medagent.training.command import AgentParser, add_run_settings
 from medagent.training.data import RolloutData
 from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings
@@ -130,6 +130,7 @@ def plan(args: list[str]) -> None:
     parser.add_lightning_class_args(RolloutData, "data")
     parser.add_argument("--seed_everything", type=int, default=0)
     parser.add_argument("--config", action="config")
+    add_run_settings(parser, RolloutData)
     parser.add_argument("--memory_gib", type=float | None, default=None, help="memory of a GPU, or of the machine")
     config = parser.parse_args(args)
     count = num_ranks(config.trainer.devices, 1) or 1
