@@ -170,7 +170,7 @@ def quiet_lightning() -> None:
     warnings.filterwarnings("ignore", module=r"lightning\.")
 
 
-class KeptCSVLogger(CSVLogger):
+class _KeptCSVLogger(CSVLogger):
     """Lightning's CSVLogger, whose rows a stop at any moment leaves: a new column must not empty the file first."""
 
     @rank_zero_only
@@ -193,7 +193,7 @@ class KeptCSVLogger(CSVLogger):
 
 def run_loggers(run: Path) -> list[Logger]:
     """The loggers of a run: CSV and TensorBoard, one version per start."""
-    rows = KeptCSVLogger(run, name="logs", flush_logs_every_n_steps=1)
+    rows = _KeptCSVLogger(run, name="logs", flush_logs_every_n_steps=1)
     return [rows, TensorBoardLogger(run, name="tensorboard", version=rows.version)]
 
 

@@ -32,7 +32,7 @@ from medagent.run_folder import LOCK, RunFolder
 from medagent.starter.world import World
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
-from medagent.training.run import KeptCSVLogger, _claim, _refuse_changes, newest_checkpoint
+from medagent.training.run import _KeptCSVLogger, _claim, _refuse_changes, newest_checkpoint
 from tests.training.support import arguments, numbers
 
 
@@ -160,7 +160,7 @@ def test_a_stop_at_any_line_of_the_logger_keeps_every_row(tmp_path: Path) -> Non
                 raise KeyboardInterrupt
             return trace
 
-        rows = KeptCSVLogger(tmp_path, name="logs", version=line, flush_logs_every_n_steps=1)
+        rows = _KeptCSVLogger(tmp_path, name="logs", version=line, flush_logs_every_n_steps=1)
         rows.log_metrics({"epoch": 0, "a": 1.0}, step=0)
         stopped, before = False, sys.gettrace()
         try:
