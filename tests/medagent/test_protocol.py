@@ -112,7 +112,7 @@ def test_citations_and_letters() -> None:
     assert marked_letters("x (B) [1] (B)") == ["B"]
 
 
-TAG = re.compile(r"</?(?:search|answer|think|information)\b")
+TAG = re.compile(r"(?<!\?P)</?(?:search|answer|think|information)\b")
 
 
 def test_only_the_protocol_spells_a_tag() -> None:

@@ -32,7 +32,7 @@ from medagent.run_folder import LOCK, RunFolder
 from medagent.starter.world import World
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
-from medagent.training.run import _KeptCSVLogger, _claim, _refuse_changes, newest_checkpoint
+from medagent.training.run import _claim, _KeptCSVLogger, _refuse_changes, newest_checkpoint
 from tests.training.support import arguments, numbers
 
 
