@@ -150,7 +150,7 @@ def with_defaults(callbacks: Sequence[Any], defaults: Sequence[str], *, without:
     names = [name.rpartition(".")[2] for name in defaults]
     if unknown := sorted(set(without).difference(names)):
         raise ConfigError(f"without_callbacks: found {', '.join(unknown)}, wanted some of {', '.join(names)}.")
-    own = {locate(path): Namespace(class_path=path, init_args=Namespace()) for path in defaults}
+    own = {locate(path): Namespace(class_path=path, init_args=Namespace()) for path in defaults}  # type: ignore[no-untyped-call]
     others = [each for each in callbacks if locate(each.class_path) not in own]
     own |= {kind: each for each in callbacks if (kind := locate(each.class_path)) in own}
     kept = [each for name, each in zip(names, own.values(), strict=True) if name not in without]

@@ -212,7 +212,8 @@ def _rounding(matrix_VH: Tensor, bits: int) -> Tensor:
     """[V]: the sum of squared errors that quantisation to so many bits makes in each row."""
     block = math.gcd(QUANTISED_BLOCK, matrix_VH.shape[1])
     largest_VN: Tensor = torch.linalg.vector_norm(matrix_VH.unflatten(1, (-1, block)), ord=math.inf, dim=2)
-    return block * (2 * largest_VN / (2**bits - 1)).square().sum(dim=1) / 12
+    squares_V: Tensor = (2 * largest_VN / (2**bits - 1)).square().sum(dim=1)
+    return squares_V * (block / 12)
 
 
 def _unwritable(name: str, error: Exception) -> ConfigError:
