@@ -10,6 +10,10 @@ WORDS: dict[str, str] = {
     "config": "A YAML file of settings; several are laid over each other, the last one on top.",
     "seed_everything": "Seed of the random generators of Python, NumPy and torch; true draws one.",
     "overwrite": "Discard the run that the folder holds, and begin anew.",
+    "algorithm.name": "Its name, which the run prints. The last file's algorithm counts, and nothing of earlier ones.",
+    "algorithm.callbacks": "The algorithm's callbacks; `trainer.callbacks` join them.",
+    "algorithm.model": "Its settings of `model`. Others in the same file or after it win.",
+    "algorithm.data": "Its settings of `data`, likewise.",
     "memory_gib": "Memory of the GPU, or of the machine, in GiB; none takes what is there.",
     "model.base_model": "The base: a hub name, a folder, a `.gguf` file, `smollm2`, or `starter`, the packaged one.",
     "model.dtype": (

@@ -25,7 +25,7 @@ class FusedLoraLinear(LoraLinear):
         base = cast(nn.Linear, self.get_base_layer())
         active = self.active_adapters
         plain = self.disable_adapters or self.merged or args or kwargs or len(active) != 1
-        if plain or active[0] not in self.lora_A or x.dtype != base.weight.dtype:
+        if plain or active[0] not in self.lora_A or x.dtype != base.weight.dtype or x.dtype == torch.float64:
             return super().forward(x, *args, **kwargs)
         exact = x.dtype == torch.float32
         if exact and x.numel() < FEW_ROWS * x.shape[-1]:

@@ -29,7 +29,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_its_settings_are_those_of_the_configurations(example: ModuleType) -> None:
     task, algorithm = (yaml.safe_load((ROOT / name).read_text(encoding="utf-8")) for name in CONFIGS)
-    model, data = task["model"] | algorithm["model"], task["data"]
+    model, data = task["model"] | algorithm["algorithm"]["model"], task["data"]
     settings = example.Settings()
     shared = ("num_questions", "num_minibatches", "policy_lr", "critic_lr", "lr_decay_iterations", "kl_coef")
     assert [getattr(settings, name) for name in shared] == [(model | data)[name] for name in shared]

@@ -15,6 +15,10 @@ FACTS = (
         "Costello syndrome is a rare disorder that affects many parts of the body and delays growth.",
     ),
     (
+        "Costello syndrome",
+        "Mutations in the HRAS gene cause Costello syndrome. Nearly every family studied shows them.",
+    ),
+    (
         "Chlorotic plague",
         "Chlorotic plague is a disease in which lichen colonies bleach the nails of wandering shepherds.",
     ),
@@ -27,7 +31,7 @@ FACTS = (
     ("Lentigo", "Lentigo maligna melanoma (LMM) is a type of skin cancer that usually develops in older adults."),
     (
         "Fish-eye disease",
-        "Fish-eye disease is an eye disorder that clouds the corneas. Doctors see it in few families.",
+        "Fish-eye disease is a rare disorder that affects the corneas of adults. Doctors see it in few families.",
     ),
     ("Canavan disease", "Symptoms of Canavan disease usually appear in the first six months of life and worsen fast."),
 )
