@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import csv
+import json
 import logging
 import os
 import shutil
@@ -43,6 +44,7 @@ from medagent.training.data import RolloutData
 from medagent.training.default_callbacks import why_not_to_go_on
 from medagent.training.module import AgentModule, StepCallback
 from medagent.training.settings import INSTANTIATOR, TRAINER_DEFAULTS, as_config
+from medagent.types import Question
 
 RUN_PARTS = (
     "checkpoints",
@@ -142,6 +144,12 @@ def fit_in_folder(
         if isinstance(data, RolloutData) and trainer.is_global_zero:
             name = ((resolved or {}).get("algorithm") or {}).get("name", "Algorithm")
             print(f"{name}: {algorithm_in_words(trainer, module, data)}.")
+            if known := known_questions(module.policy_lora.start, data.questions):
+                print(
+                    f"model.policy_lora.start: the policy has learnt from examples of {known} of the "
+                    f"{len(data.questions)} questions of data.benchmark, and may know their answers by heart. Train on "
+                    "others, such as another file, or other start and stop of the benchmark."
+                )
         # Several ranks are left to their launcher.
         ends = signals_interrupt() if trainer.world_size == 1 else nullcontext()
         try:
@@ -151,6 +159,15 @@ def fit_in_folder(
             raise KeyboardInterrupt from stop
         finally:
             data.engine.close()  # also when another callback's hook raised
+
+
+def known_questions(start: str | None, questions: Sequence[Question]) -> int:
+    """How many questions the dialogues of `medagent sft` ask whose agent is `start`."""
+    shown = set()
+    for path in (Path(start).parent / "demonstrations").rglob("*.jsonl") if start else ():
+        with path.open(encoding="utf-8") as file:
+            shown |= {json.loads(line).get("question") for line in file}
+    return sum(question.text in shown for question in questions)
 
 
 def algorithm_in_words(trainer: Trainer, module: AgentModule, data: RolloutData) -> str:

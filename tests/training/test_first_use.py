@@ -24,8 +24,8 @@ from medagent.training.module import AgentModule
 from medagent.training.objectives import ClippedSurrogate
 from medagent.training.prepare import prepare
 from medagent.training.rewards import OutcomeReward, graded
-from medagent.training.run import newest_checkpoint, run_checkpoints, train
-from medagent.types import Rollout
+from medagent.training.run import known_questions, newest_checkpoint, run_checkpoints, train
+from medagent.types import Question, Rollout
 from tests.training.support import AGENT, make_data, make_module
 from tests.training.test_bad_numbers import ROLLOUT
 
@@ -207,3 +207,12 @@ def test_a_second_call_with_other_parts_is_refused(retriever, tmp_path: Path, ca
         with pytest.raises(ConfigError, match=named):
             run(**others)
     assert run(reward=equal, overwrite=True).exists()
+
+
+def test_questions_that_the_examples_showed_are_counted(tmp_path: Path) -> None:
+    rows = tmp_path / "examples" / "demonstrations" / "part-1" / "dialogues.jsonl"
+    rows.parent.mkdir(parents=True)
+    rows.write_text('{"question": "Why?"}\n{"question": "How?"}\n')
+    asked = [Question("a", "Why?", (), "A"), Question("b", "Why so?", (), "B")]
+    assert known_questions(str(tmp_path / "examples" / "agent"), asked) == 1
+    assert known_questions(None, asked) == known_questions("smollm2", asked) == 0
