@@ -11,7 +11,7 @@ from typing import Any, NoReturn, cast
 
 import torch
 import yaml
-from jsonargparse import Namespace, get_loader, set_loader
+from jsonargparse import Namespace, dict_to_namespace, get_loader, set_loader
 from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -150,7 +150,7 @@ def with_defaults(callbacks: Sequence[Any], defaults: Sequence[str], *, without:
     names = [name.rpartition(".")[2] for name in defaults]
     if unknown := sorted(set(without).difference(names)):
         raise ConfigError(f"without_callbacks: found {', '.join(unknown)}, wanted some of {', '.join(names)}.")
-    own = {locate(path): Namespace(class_path=path, init_args=Namespace()) for path in defaults}  # type: ignore[no-untyped-call]
+    own = {locate(path): dict_to_namespace({"class_path": path, "init_args": {}}) for path in defaults}
     others = [each for each in callbacks if locate(each.class_path) not in own]
     own |= {kind: each for each in callbacks if (kind := locate(each.class_path)) in own}
     kept = [each for name, each in zip(names, own.values(), strict=True) if name not in without]
