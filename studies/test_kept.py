@@ -38,7 +38,10 @@ def settings_of(name: str, arm: str) -> dict[str, Any]:
     given = [argument for file in files for argument in ("--config", file)]
     parsed = one_parser().parse_args([*given, *(f"--{key}={json.dumps(value)}" for key, value in values.items())])
     parsed.pop("config")
-    return parsed.as_dict()
+    found = parsed.as_dict()
+    algorithm = found.pop("algorithm")["callbacks"]  # an arm may write as its own what an algorithm brings
+    found["trainer"]["callbacks"] = sorted([*algorithm, *found["trainer"]["callbacks"]], key=str)
+    return found
 
 
 def test_kept_numbers_are_of_arms_that_can_be_run_again() -> None:
