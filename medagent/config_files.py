@@ -7,6 +7,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from pydoc import locate
+from typing import Any
 
 import yaml
 
@@ -62,7 +63,8 @@ def with_one_algorithm(arguments: list[str]) -> list[str]:
                 settings = yaml.safe_load(with_current_names(text))
             except yaml.YAMLError:
                 continue  # the parser says what is wrong
-            if isinstance(settings, dict) and isinstance(settings.get("algorithm"), dict):
+            if isinstance(settings, dict) and "algorithm" in settings:
+                _check_algorithm(settings["algorithm"])
                 files.append((at, "" if given else "--config=", settings))
     found = list(arguments)
     for at, option, settings in files:
@@ -76,6 +78,15 @@ def with_one_algorithm(arguments: list[str]) -> list[str]:
             del settings["algorithm"]
         found[at] = option + yaml.safe_dump(settings, sort_keys=False)
     return found
+
+
+def _check_algorithm(found: Any) -> None:
+    fits = isinstance(found, dict) and found.keys() <= {"name", "callbacks", "model", "data"}
+    if not fits or not all(isinstance(found.get(part) or {}, dict) for part in ("model", "data")):
+        raise ConfigError(
+            f"algorithm: found {found}, wanted a name, callbacks, and settings below model and data. A packaged one is "
+            "given as --config algorithms/st_ppo.yaml."
+        )
 
 
 def _is_file(name: str) -> bool:

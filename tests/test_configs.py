@@ -141,6 +141,9 @@ def test_the_configuration_of_a_run_gives_up_its_algorithm_to_a_later_one(tmp_pa
     first, *_ = with_one_algorithm([f"--config={yaml.safe_dump(each)}" for each in (run, grpo)])
     assert yaml.safe_load(first.removeprefix("--config="))["model"] == {"base_model": "mine"}
     assert with_one_algorithm(["--config", "nowhere.yaml", "--config={a: [", "--model.x", "1"])[0] == "--config"
+    for wrong in ("st_ppo", "{name: X, modle: {}}", "{name: X, model: 3}"):
+        with pytest.raises(ConfigError, match="algorithm: found .*X|st_ppo.*wanted a name"):
+            with_one_algorithm([f"--config=algorithm: {wrong}"])
 
 
 def test_engines_and_hardware_go_with_every_task() -> None:
