@@ -58,7 +58,10 @@ def with_one_algorithm(arguments: list[str]) -> list[str]:
         given = arguments[at - 1] == "--config" if at else False
         if given or argument.startswith("--config="):
             name = argument if given else argument.removeprefix("--config=")
-            text = Path(name).read_text(encoding="utf-8") if _is_file(name) else name
+            try:
+                text = Path(name).read_text(encoding="utf-8")
+            except (OSError, ValueError):
+                text = name  # the settings themselves
             try:
                 settings = yaml.safe_load(with_current_names(text))
             except yaml.YAMLError:
@@ -87,10 +90,6 @@ def _check_algorithm(found: Any) -> None:
             f"algorithm: found {found}, wanted a name, callbacks, and settings below model and data. A packaged one is "
             "given as --config algorithms/st_ppo.yaml."
         )
-
-
-def _is_file(name: str) -> bool:
-    return "\n" not in name and Path(name).is_file()
 
 
 def with_current_names(text: str) -> str:

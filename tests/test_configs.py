@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 from pathlib import Path
 from pydoc import locate
@@ -140,6 +141,9 @@ def test_the_configuration_of_a_run_gives_up_its_algorithm_to_a_later_one(tmp_pa
     run = {"model": {"base_model": "mine", **st_ppo["algorithm"]["model"]}, "algorithm": st_ppo["algorithm"]}
     first, *_ = with_one_algorithm([f"--config={yaml.safe_dump(each)}" for each in (run, grpo)])
     assert yaml.safe_load(first.removeprefix("--config="))["model"] == {"base_model": "mine"}
+    own = {"algorithm": {"model": {"kl_coef": 1.0}}, "model": {"kl_coef": 2.0}, "remark": "long " * 1000}
+    (last,) = with_one_algorithm([f"--config={json.dumps(own)}"])
+    assert yaml.safe_load(last.removeprefix("--config="))["model"] == {"kl_coef": 2.0}
     assert with_one_algorithm(["--config", "nowhere.yaml", "--config={a: [", "--model.x", "1"])[0] == "--config"
     for wrong in ("st_ppo", "{name: X, modle: {}}", "{name: X, model: 3}"):
         with pytest.raises(ConfigError, match="algorithm: found .*X|st_ppo.*wanted a name"):

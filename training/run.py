@@ -39,7 +39,7 @@ from medagent.run_folder import RunFolder, signals_interrupt
 from medagent.training.agent_data import AgentData
 from medagent.training.callbacks.export import in_words, read_metrics
 from medagent.training.callbacks.held_out import HeldOutEvaluation
-from medagent.training.callbacks.importance_level import LevelSampling
+from medagent.training.callbacks.importance_level import level_of
 from medagent.training.data import RolloutData
 from medagent.training.default_callbacks import why_not_to_go_on
 from medagent.training.module import AgentModule, StepCallback
@@ -173,7 +173,7 @@ def known_questions(start: str | None, questions: Sequence[Question]) -> int:
 def algorithm_in_words(trainer: Trainer, module: AgentModule, data: RolloutData) -> str:
     """The parts of a run's algorithm, with their arguments."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    level = next((each.level for each in callbacks if isinstance(each, LevelSampling)), "token")
+    level = level_of(callbacks)
     steps = [each for each in callbacks if isinstance(each, StepCallback)]
     mean = "" if level == "token" else ", a geometric mean"
     parts = [in_words(as_config(each)) for each in (module.policy_loss, data.advantage, *steps)]

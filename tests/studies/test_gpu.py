@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.mfu import shares
 from medagent.training.callbacks.export import read_metrics
 from studies.design import Cell
 from studies.real.gpu.__main__ import _run
+from studies.real.gpu.mfu import shares
 from studies.real.gpu.steps import Given, Step, arm_seconds, seed_seconds
 from tests.support import ROOT
 

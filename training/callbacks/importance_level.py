@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
@@ -11,7 +12,7 @@ from medagent.training.experience import Experience
 from medagent.training.objectives import RatioLevel, ratio_segments
 
 
-class LevelSampling(Callback):
+class _LevelSampling(Callback):
     """Writes the segments of one level."""
 
     level: RatioLevel
@@ -19,7 +20,7 @@ class LevelSampling(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse two levels at once."""
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
-        levels = [type(each).__name__ for each in callbacks if isinstance(each, LevelSampling)]
+        levels = [type(each).__name__ for each in callbacks if isinstance(each, _LevelSampling)]
         if len(levels) > 1:
             raise ConfigError(
                 f"trainer.callbacks: found {' and '.join(levels)}; a ratio has one level. Keep one of them."
@@ -31,7 +32,7 @@ class LevelSampling(Callback):
         batch.ratio_segments_BT = ratio_segments(self.level, batch.mask_BT, batch.turn_ids_BT)
 
 
-class TurnLevelSampling(LevelSampling):
+class TurnLevelSampling(_LevelSampling):
     """One importance weight per turn (Turn-PPO, ST-PPO): the geometric mean over its action tokens.
 
     Source: arXiv 2511.20718.
@@ -40,7 +41,12 @@ class TurnLevelSampling(LevelSampling):
     level: RatioLevel = "turn"
 
 
-class SequenceLevelSampling(LevelSampling):
+class SequenceLevelSampling(_LevelSampling):
     """One importance weight per rollout (GSPO, arXiv 2507.18071)."""
 
     level: RatioLevel = "sequence"
+
+
+def level_of(callbacks: Sequence[Callback]) -> RatioLevel:
+    """The level that a run's callbacks set; without one it is the token."""
+    return next((each.level for each in callbacks if isinstance(each, _LevelSampling)), "token")

@@ -12,9 +12,9 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.mfu import PEAK
 from studies.commands import options
 from studies.design import Study, load_study
+from studies.real.gpu.mfu import PEAK
 
 MINIATURE = Path(__file__).parent / "miniature" / "study.yaml"
 STEPS_AND_TOKENS = 110, 86_000  # of an iteration's 96 rollouts: decode steps, and tokens read
@@ -107,10 +107,10 @@ class Given:
                 seed_seconds(self.study(larger=True), 2, larger=True),
                 missing="it is as the study" if small else no_larger,
             ),
-            Step("mfu", "benchmarks.mfu", [*mfu, f"--arguments={ours}"], 70, 70),
+            Step("mfu", "studies.real.gpu.mfu", [*mfu, f"--arguments={ours}"], 70, 70),
             Step(
                 "vllm",
-                "benchmarks.vllm_handover",
+                "studies.real.gpu.vllm_handover",
                 [f"--agent={trained}", f"--out={self.out / 'vllm.json'}", *ask],
                 90,
                 0 if no_vllm else 90,

@@ -1,6 +1,6 @@
 """Model FLOPs utilisation by phase, of a step of PPO on a 7 B shape with random weights (`benchmarks.rivals.ours`).
 
-    python -m benchmarks.mfu --model FOLDER --index INDEX --out FILE --arguments="--shape qwen2.5-7b --dtype bfloat16"
+    python -m studies.real.gpu.mfu --model FOLDER --index INDEX --out FILE --arguments="--shape qwen2.5-7b"
 
 A token costs 2 operations per weight of the layers forward, and 2 more backward, as the base is frozen. Attention's own
 products are left out. Attention is sdpa: sampling and shared prefixes need masks, which FlashAttention does not take.

@@ -1,6 +1,6 @@
 """Compares the tokens that vLLM and the in-process engine sample greedily from an agent, over whole dialogues.
 
-python -m benchmarks.vllm_handover --agent AGENT --out FILE
+python -m studies.real.gpu.vllm_handover --agent AGENT --out FILE
 """
 
 from __future__ import annotations
