@@ -4,6 +4,9 @@ A prompt ends with "Answer:", after solved examples where some are given. By let
 and the likeliest letter after it is the answer, as in MMLU (arXiv 2009.03300). By texts: the options do not stand in
 the prompt, and the answer is the text with the highest log-likelihood per byte (acc_norm of lm-evaluation-harness). No
 chat template is used. The probability of the letter among the letters is the confidence; texts have none.
+
+Options that are equally likely are all named ("A or B"), which is graded as several options. A prompt that with its
+longest option exceeds the limit or the model's positions is not asked, and counts as one that does not fit.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from typing import Literal
 import torch
 
 from medagent.agent import Agent, Job
-from medagent.errors import InputError
+from medagent.errors import InputError, PolicyError
+from medagent.models.text_length import stated_positions
 from medagent.plain_protocol import PlainProtocol
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import Session
@@ -68,27 +72,35 @@ class LikelihoodAgent(Agent):
             raise InputError(f"ask likelihood: question {question.id} has no options, wanted multiple choice.")
         prompt_ids, turns = await self._beginning(job, batcher)
         assert isinstance(self.policy, HFPolicy)
-        self.policy.refuse_long(len(prompt_ids))
-        scores_O = await asyncio.to_thread(self._scores, prompt_ids, question)
-        best = int(scores_O.argmax())
-        ids = tuple(encode(self.policy.tokenizer, [Piece(question.letters[best])]))
-        by_letters = isinstance(self.protocol, LikelihoodProtocol) and self.protocol.by == "letters"
-        chance = float(scores_O.log_softmax(0)[best]) if by_letters else 0.0
-        turn = Turn(ids, (chance, *(0.0 for _ in ids[1:])), question.letters[best], None, answer=question.letters[best])
+        assert isinstance(self.protocol, LikelihoodProtocol)
+        shown = harmless_question(self.policy.tokenizer, question)
+        by_letters = self.protocol.by == "letters"
+        texts = question.letters if by_letters else map(self.protocol.neutralise, shown.options)
+        said = [f" {text}" for text in texts]
+        options = [encode(self.policy.tokenizer, [Piece(text, trusted=False)]) for text in said]
+        positions = stated_positions(self.policy.model.config)
+        room = min(self.limits.max_total_tokens, positions or self.limits.max_total_tokens)
+        if len(prompt_ids) + max(map(len, options)) > room:
+            prompt, stop = tuple(prompt_ids[:room]), StopReason.MAX_TOTAL_TOKENS
+            return Rollout(question, prompt, tuple(turns), stop, job.policy_version, job.sample)
+        scores_O = await asyncio.to_thread(self._scores, prompt_ids, options)
+        scores_O /= torch.tensor([1 if by_letters else len(text.encode()) for text in said])
+        if scores_O.isnan().any():
+            raise PolicyError(
+                f"question {question.id}: the model's scores are not numbers (nan). Its weights are damaged or its "
+                "dtype overflows: load it in bfloat16 or float32."
+            )
+        best = (scores_O == scores_O.max()).nonzero().flatten().tolist()
+        answer = " or ".join(question.letters[place] for place in best)
+        ids = tuple(encode(self.policy.tokenizer, [Piece(answer)]))
+        chance = float(scores_O.log_softmax(0)[best[0]]) if by_letters else 0.0
+        turn = Turn(ids, (chance, *(0.0 for _ in ids[1:])), answer, None, answer=answer)
         if on_turn:
             on_turn(turn)
         return Rollout(question, tuple(prompt_ids), (*turns, turn), StopReason.ANSWERED, job.policy_version, job.sample)
 
-    def _scores(self, prompt_ids: Sequence[int], question: Question) -> torch.Tensor:
-        """[O] the log-likelihood of each option's letter, or of its text per byte."""
-        protocol, tokenizer = self.protocol, self.policy.tokenizer
-        assert isinstance(protocol, LikelihoodProtocol)
-        shown = harmless_question(tokenizer, question)
-        said = [
-            f" {letter if protocol.by == 'letters' else protocol.neutralise(option)}"
-            for letter, option in zip(question.letters, shown.options, strict=True)
-        ]
-        options = [encode(tokenizer, [Piece(text, trusted=False)]) for text in said]
+    def _scores(self, prompt_ids: Sequence[int], options: Sequence[Sequence[int]]) -> torch.Tensor:
+        """[O] the log-likelihood of each option's ids after the prompt."""
         if all(len(ids) == 1 for ids in options):  # one pass tells of all
             last_V = self._log_probs(prompt_ids, [])[-1]
             found = [float(last_V[ids[0]]) for ids in options]
@@ -97,8 +109,7 @@ class LikelihoodAgent(Agent):
                 float(self._log_probs(prompt_ids, ids[:-1]).gather(1, torch.tensor(ids)[:, None]).sum())
                 for ids in options
             ]
-        per = [1 if protocol.by == "letters" else len(text.encode()) for text in said]
-        return torch.tensor([score / size for score, size in zip(found, per, strict=True)], dtype=torch.float64)
+        return torch.tensor(found, dtype=torch.float64)
 
     @torch.no_grad()
     def _log_probs(self, prompt_ids: Sequence[int], read_ids: Sequence[int]) -> torch.Tensor:

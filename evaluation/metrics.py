@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from statistics import multimode
 from typing import Any
 
 from medagent.evaluation.grading.citations import Grounding, ground
@@ -19,13 +20,12 @@ from medagent.evaluation.statistics import (
     Estimate,
     bootstrap_mean,
     calibration,
-    majority_vote,
     pass_at_k,
     selective_accuracy,
 )
 from medagent.evaluation.trust.summary import Trust, trust_in
 from medagent.evidence.support import Entailment, LexicalRule
-from medagent.types import LETTERS, Rollout
+from medagent.types import LETTERS, Rollout, StopReason
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,9 @@ class Summary:
     """The figures of a set of rollouts.
 
     `unparsed` answers name no option or several; `multiple` counts the latter. `abstained` decline to choose,
-    `refused` of them to answer at all. `no_answer` wrote none, `truncated` ended at a limit. `measures` are those of
-    open answers and of BioASQ's question types, by their names in `medagent.evaluation.open_measures`.
+    `refused` of them to answer at all. `no_answer` wrote none, `truncated` ended at a limit, `too_long` of them with a
+    prompt that does not fit. `measures` are those of open answers and of BioASQ's question types, by their names in
+    `medagent.evaluation.open_measures`.
     """
 
     overall: Accuracy
@@ -46,6 +47,7 @@ class Summary:
     refused: int
     no_answer: int
     truncated: int
+    too_long: int
     searches_per_question: float
     cited_share: float
     measures: dict[str, Estimate]
@@ -77,6 +79,7 @@ def summarize(rollouts: Sequence[Rollout], entails: Entailment = LexicalRule()) 
         refused=sum(result.refused for result in grades),
         no_answer=verdicts[Verdict.NO_ANSWER],
         truncated=sum(rollout.stop_reason.truncated for rollout in rollouts),
+        too_long=sum(map(prompt_too_long, rollouts)),
         searches_per_question=sum(rollout.num_searches for rollout in rollouts) / count,
         cited_share=sum(bool(result.cited) for result in grades) / count,
         measures=open_measures(rollouts),
@@ -86,15 +89,25 @@ def summarize(rollouts: Sequence[Rollout], entails: Entailment = LexicalRule()) 
     )
 
 
+def prompt_too_long(rollout: Rollout) -> bool:
+    """Whether the prompt, with any passages given in it, left no room for an answer."""
+    return rollout.stop_reason is StopReason.MAX_TOTAL_TOKENS and not any(turn.text for turn in rollout.turns)
+
+
 @dataclass(frozen=True)
 class Sampling:
-    """Figures of several samples per question: the mean, whose interval resamples questions, vote, and pass@k."""
+    """Figures of several samples per question: the mean, whose interval resamples questions, vote, and pass@k.
+
+    A tied vote counts as the share of its winners that are right, which is what drawing one of them scores on average.
+    `tied` is the share of the questions with such a vote.
+    """
 
     samples: int
     mean_accuracy: float
     ci_low: float
     ci_high: float
     majority_vote: float
+    tied: float
     pass_at_k: dict[int, float]
 
 
@@ -156,14 +169,15 @@ def _sampling(predictions: Sequence[Prediction]) -> Sampling | None:
     grades = [[grade(rollout) for rollout in group] for group in groups.values()]
     right = [sum(result.correct for result in group) for group in grades]
     means = [count / len(group) for count, group in zip(right, grades, strict=True)]
-    voted = sum(_elected(rollouts, read) for rollouts, read in zip(groups.values(), grades, strict=True))
+    winners = [_elected(rollouts, read) for rollouts, read in zip(groups.values(), grades, strict=True)]
     low, high = bootstrap_mean(means)
     return Sampling(
         samples=samples,
         mean_accuracy=sum(means) / len(means),
         ci_low=low,
         ci_high=high,
-        majority_vote=voted / len(grades),
+        majority_vote=sum(sum(marks) / len(marks) for marks in winners if marks) / len(grades),
+        tied=sum(len(marks) > 1 for marks in winners) / len(grades),
         pass_at_k={
             k: sum(pass_at_k(count, len(group), k) for count, group in zip(right, grades, strict=True)) / len(grades)
             for k in range(1, samples + 1)
@@ -171,14 +185,13 @@ def _sampling(predictions: Sequence[Prediction]) -> Sampling | None:
     )
 
 
-def _elected(rollouts: Sequence[Rollout], grades: Sequence[Grade]) -> bool:
-    """Whether the majority's answer is right. Letters are counted, or the first open answers by their words."""
+def _elected(rollouts: Sequence[Rollout], grades: Sequence[Grade]) -> list[bool]:
+    """Whether each most frequent answer is right. Letters are counted, or the first open answers by their words."""
     question = rollouts[0].question
-    if question.options:
-        return majority_vote([found.letter for found in grades]) == question.answer
-    votes = [" ".join(answer_tokens(first_answer(question, r.answer or ""))) or None for r in rollouts]
-    elected = majority_vote(votes)
-    return elected is not None and grades[votes.index(elected)].correct
+    votes = [result.letter for result in grades]
+    if not question.options:
+        votes = [" ".join(answer_tokens(first_answer(question, r.answer or ""))) or None for r in rollouts]
+    return [grades[votes.index(elected)].correct for elected in multimode(filter(None, votes))]
 
 
 def _rotations(predictions: Sequence[Prediction]) -> Rotations | None:

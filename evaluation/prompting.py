@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from medagent.agent import Agent
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks.base import wording
 from medagent.evaluation.benchmarks.source import BenchmarkSource
 from medagent.evaluation.likelihood import LikelihoodAgent, LikelihoodProtocol
 from medagent.evaluation.modes import ONE_TURN_MODES, Mode
@@ -71,7 +72,7 @@ def solved_examples(source: BenchmarkSource, questions: Sequence[Question], shot
     examples = [question for question in found if question.options][:shots]
     if len(examples) < shots:
         raise InputError(f"--shots {shots}: found {len(examples)} questions with options in {path}, wanted as many.")
-    asked = {question.text for question in questions}
-    if repeated := [question.id for question in examples if question.text in asked]:
+    asked = {wording(question.text) for question in questions}
+    if repeated := [question.id for question in examples if wording(question.text) in asked]:
         raise InputError(f"--shots_path {path}: question {repeated[0]} is asked as well. Give a training file.")
     return examples

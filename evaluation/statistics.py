@@ -1,9 +1,8 @@
-"""Wilson intervals, paired tests, pass@k, majority votes, calibration and selective accuracy, as pure functions."""
+"""Wilson intervals, paired tests, pass@k, calibration and selective accuracy, as pure functions."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -87,12 +86,6 @@ def pass_at_k(correct: int, samples: int, k: int) -> float:
     if not 1 <= k <= samples:
         raise ValueError(f"k {k} found, wanted 1 to {samples}")
     return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
-
-
-def majority_vote(answers: Sequence[str | None]) -> str | None:
-    """The most frequent answer, of a tie the one given first. None does not vote, and is the result without votes."""
-    votes = Counter(answer for answer in answers if answer is not None)
-    return max(votes, key=lambda answer: votes[answer]) if votes else None
 
 
 @dataclass(frozen=True)

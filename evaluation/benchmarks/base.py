@@ -6,6 +6,8 @@ That part checks unique ids, takes ranges and seeded samples, and counts correct
 from __future__ import annotations
 
 import random
+import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -83,7 +85,7 @@ class FileBenchmark:
             questions.append(question)
         if not questions:
             raise InputError(f"{self.path or self.hub}: holds no question of this benchmark.")
-        asked = Counter((q.text.casefold(), *sorted(option.casefold() for option in q.options)) for q in questions)
+        asked = Counter((wording(q.text), *sorted(map(wording, q.options))) for q in questions)
         if again := sum(count - 1 for count in asked.values()):
             self.notes["questions with the words and options of an earlier one, kept"] = again
         kept = questions[self.start : self.stop]
@@ -129,6 +131,11 @@ class FileBenchmark:
     def passages(self) -> list[Passage]:
         """The passages with the evidence, where the benchmark carries them."""
         return []
+
+
+def wording(text: str) -> str:
+    """What of a text makes it another question: not its case, spaces, width of characters or final punctuation."""
+    return re.sub(r"[^\w+%-]+$", "", " ".join(unicodedata.normalize("NFKC", text).casefold().split()))
 
 
 def sample(questions: list[Question], limit: int | None, seed: int) -> list[Question]:

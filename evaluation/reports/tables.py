@@ -64,7 +64,7 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
     add("unparsed (of these: several options)", [f"{r.summary.unparsed} ({r.summary.multiple})" for r in every])
     add("abstained (of these: refused)", [f"{r.summary.abstained} ({r.summary.refused})" for r in every])
     add("no answer", [str(r.summary.no_answer) for r in every])
-    add("ended at a limit", [str(r.summary.truncated) for r in every])
+    add("ended at a limit (of these: prompts that do not fit)", [_ended(r) for r in every])
     add("searches per question", [f"{r.summary.searches_per_question:.2f}" for r in every])
     add("questions with at least one search", [_share(r.summary.grounding.searched) for r in every])
     add("a gold passage retrieved", [_share(r.summary.grounding.gold_any) for r in every])
@@ -75,6 +75,7 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
     add("statements judged for citations", [str(r.summary.grounding.statements) for r in every])
     add("mean of samples [95%, by question]", [_sampled(r) for r in every])
     add("majority vote of samples", [_share(r.sampling.majority_vote) if r.sampling else None for r in every])
+    add("questions with a tied vote", [_share(r.sampling.tied) if r.sampling else None for r in every])
     most = max((len(r.sampling.pass_at_k) for r in every if r.sampling), default=0)
     for k in range(1, most + 1):
         add(f"pass@{k}", [_share(r.sampling.pass_at_k.get(k)) if r.sampling else None for r in every])
@@ -215,6 +216,10 @@ def _interval(found: Estimate, plus: str = "") -> str:
 
 def _share(value: float | None) -> str | None:
     return None if value is None else f"{value:.1%}"
+
+
+def _ended(report: ModeReport) -> str:
+    return f"{report.summary.truncated} ({report.summary.too_long})"
 
 
 def _sampled(report: ModeReport) -> str | None:

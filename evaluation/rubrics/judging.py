@@ -197,7 +197,7 @@ def _judge_cases(cases: Sequence[Case], ask: Asking, judge: Responder, responder
     }
     judged = [case for case in cases if len(met[case.id]) == len(case.criteria)]
     return RubricReport(
-        scores=rubric_scores(judged, met),
+        scores=rubric_scores(judged, met, said),
         verdicts=len(asked),
         unread=len(asked) - len(read),
         left_out=len(cases) - len(judged),

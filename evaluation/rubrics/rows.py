@@ -1,7 +1,7 @@
 """The material of a judge: HealthBench's cases, physicians' labels on its criteria, and pairs of answers.
 
-Sources: HealthBench and its meta-evaluation (arXiv 2505.08775); pairs as in Real-POCQi (arXiv 2606.28960), where
-physicians say on five points which of two answers is better.
+Sources: HealthBench and its meta-evaluation (arXiv 2505.08775); HealthBench Professional (arXiv 2604.27470); pairs as
+in Real-POCQi (arXiv 2606.28960), where physicians say on five points which of two answers is better.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from medagent.evaluation.benchmarks.rows import Row, read_rows, text_field
 
 Message = dict[str, str]
 Choice = Literal["a", "b", "tie"]
+PROFESSIONAL_TAGS = ("use_case", "type", "difficulty", "specialty")  # fields that group the cases
 ROLES = ("system", "developer", "user", "assistant")
 CHOICES: dict[str, Choice] = {
     "strongly_a": "a",
@@ -40,12 +41,16 @@ class Criterion:
 
 @dataclass(frozen=True)
 class Case:
-    """A conversation that ends with the user's turn, and the criteria for the reply to it."""
+    """A conversation that ends with the user's turn, and the criteria for the reply to it.
+
+    `professional`: of HealthBench Professional, whose score is adjusted for the reply's length.
+    """
 
     id: str
     messages: tuple[Message, ...]
     criteria: tuple[Criterion, ...]
     tags: tuple[str, ...] = ()
+    professional: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,9 @@ class Pair:
 def read_rubric_rows(path: Path) -> list[Any]:
     """The rows of JSON lines as `Case`, `Labelled` or `Pair`; what they are shows in their fields.
 
-    `rubrics` beside `prompt`: cases. `rubric`, `completion` and `binary_labels`: labels. `answer_a` and `answer_b`
-    beside `question`: pairs, with `choice` or a list `choices` of "strongly_a" to "strongly_b", or "a", "tie", "b".
+    `rubrics` beside `prompt`: cases, as `rubric_items` beside `conversation` in HealthBench Professional. `rubric`,
+    `completion` and `binary_labels`: labels. `answer_a` and `answer_b` beside `question`: pairs, with `choice` or
+    a list `choices` of "strongly_a" to "strongly_b", or "a", "tie", "b".
 
     Raises:
         InputError: with file and line.
@@ -82,12 +88,12 @@ def read_rubric_rows(path: Path) -> list[Any]:
     if not rows:
         raise InputError(f"{path}: holds no row, wanted JSON lines with rubrics, binary_labels or answer_a.")
     first = rows[0].data
-    kinds = {"rubrics": _case, "binary_labels": _labelled, "answer_a": _pair}
+    kinds = {"rubrics": _case, "rubric_items": _case, "binary_labels": _labelled, "answer_a": _pair}
     read = next((read for name, read in kinds.items() if name in first), None)
     if read is None:
         raise InputError(
-            f"{rows[0].where}: found the fields {sorted(first)}, wanted 'rubrics' (cases), 'binary_labels' (labels) or "
-            "'answer_a' (pairs)."
+            f"{rows[0].where}: found the fields {sorted(first)}, wanted 'rubrics' or 'rubric_items' (cases), "
+            "'binary_labels' (labels) or 'answer_a' (pairs)."
         )
     found: list[Any] = [read(row, number) for number, row in enumerate(rows)]
     repeated = [name for name, count in Counter(row.id for row in found).items() if count > 1]
@@ -97,21 +103,30 @@ def read_rubric_rows(path: Path) -> list[Any]:
 
 
 def _case(row: Row, _: int) -> Case:
-    found = row.data.get("rubrics")
+    professional = "rubric_items" in row.data
+    name = "rubric_items" if professional else "rubrics"
+    found = row.data.get(name)
     if not isinstance(found, list) or not found:
-        raise InputError(f"{row.where}: found rubrics {found!r}, wanted a list of criteria.")
+        raise InputError(f"{row.where}: found {name} {found!r}, wanted a list of criteria.")
     criteria = tuple(_criterion(row, each) for each in found)
     if not any(criterion.points > 0 for criterion in criteria):
         raise InputError(f"{row.where}: no criterion has points above 0, so no score can be given. Leave the row out.")
-    return Case(text_field(row, "prompt_id", "id"), _messages(row), criteria, _texts(row.data.get("example_tags")))
+    tags = _texts(row.data.get("example_tags"))
+    if professional:
+        tags = tuple(str(row.data[name]) for name in PROFESSIONAL_TAGS if row.data.get(name))
+    return Case(text_field(row, "prompt_id", "id"), _messages(row), criteria, tags, professional)
 
 
 def _criterion(row: Row, found: Any) -> Criterion:
     points = found.get("points") if isinstance(found, dict) else None
     is_number = isinstance(points, int | float) and not isinstance(points, bool) and math.isfinite(points)
-    if points is None or not is_number or not str(found.get("criterion", "")).strip():
-        raise InputError(f"{row.where}: found the criterion {found!r}, wanted 'criterion' and a number of 'points'.")
-    return Criterion(str(found["criterion"]), float(points), _texts(found.get("tags")))
+    text = str(found.get("criterion") or found.get("criterion_text") or "") if is_number else ""
+    if points is None or not text.strip():
+        raise InputError(
+            f"{row.where}: found the criterion {found!r}, wanted 'criterion' or 'criterion_text', and a number of "
+            "'points'."
+        )
+    return Criterion(text, float(points), _texts(found.get("tags")))
 
 
 def _labelled(row: Row, number: int) -> Labelled:
@@ -137,7 +152,9 @@ def _pair(row: Row, number: int) -> Pair:
 
 
 def _messages(row: Row) -> tuple[Message, ...]:
-    found = row.data.get("prompt")
+    found = row.data.get("prompt", row.data.get("conversation"))
+    if isinstance(found, dict):
+        found = found.get("messages")
     if isinstance(found, str) and found.strip():
         return ({"role": "user", "content": found},)
     good = isinstance(found, list) and all(

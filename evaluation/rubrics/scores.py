@@ -25,8 +25,14 @@ def _mean(scores: Sequence[float]) -> Estimate:
     return Estimate(value, low, high, found.n)
 
 
-def rubric_scores(cases: Sequence[Case], met: Mapping[str, Sequence[bool]]) -> dict[str, Estimate]:
-    """The mean score of all cases, by their tags and by those of criteria, each clipped to 0 to 1 as by HealthBench."""
+def rubric_scores(
+    cases: Sequence[Case], met: Mapping[str, Sequence[bool]], replies: Mapping[str, str]
+) -> dict[str, Estimate]:
+    """The mean score of all cases, by their tags and by those of criteria, each clipped to 0 to 1 as by HealthBench.
+
+    HealthBench Professional's cases also have a score that is adjusted for the reply's length (arXiv 2604.27470,
+    section 4.1): 0.0147 less for each 500 characters above 2,000, and as much more for each below.
+    """
     found: dict[str, list[float]] = defaultdict(list)
     for case in cases:
         marks = met[case.id]
@@ -34,6 +40,8 @@ def rubric_scores(cases: Sequence[Case], met: Mapping[str, Sequence[bool]]) -> d
         assert whole is not None  # a case without points above 0 is refused when it is read
         for name in ("all", *dict.fromkeys(case.tags)):
             found[name].append(whole)
+        if case.professional:
+            found["all, adjusted for length"].append(whole - 0.0147 * (len(replies[case.id]) - 2_000) / 500)
         for tag in dict.fromkeys(tag for criterion in case.criteria for tag in criterion.tags):
             chosen = [(c, m) for c, m in zip(case.criteria, marks, strict=True) if tag in c.tags]
             part = score([c for c, _ in chosen], [m for _, m in chosen])

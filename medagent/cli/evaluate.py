@@ -13,6 +13,7 @@ from rich.text import Text
 
 from medagent.evaluation.evaluator import Evaluation, EvaluationCallback
 from medagent.evaluation.grading.grade import grade
+from medagent.evaluation.metrics import prompt_too_long
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.predictions import Prediction
 from medagent.evaluation.prompting import DESCRIPTIONS
@@ -21,7 +22,6 @@ from medagent.evaluation.reports.tables import open_table, overview, recall_tabl
 from medagent.evaluation.statistics import wilson_interval
 from medagent.evaluation.trust.injections import obeyed_anyway
 from medagent.evaluation.usage import usage_line
-from medagent.types import StopReason
 
 
 class EvaluationBar(EvaluationCallback):
@@ -96,14 +96,16 @@ def print_evaluation(found: Evaluation, out: Path, console: Console) -> None:
             console.print(
                 f"{mode.value}, {sampled.samples} samples: mean {sampled.mean_accuracy:.1%} "
                 f"[{100 * sampled.ci_low:.1f}, {100 * sampled.ci_high:.1f}], majority vote "
-                f"{sampled.majority_vote:.1%}, pass@{sampled.samples} {sampled.pass_at_k[sampled.samples]:.1%}; "
+                f"{sampled.majority_vote:.1%} (tied on {sampled.tied:.1%}), pass@{sampled.samples} "
+                f"{sampled.pass_at_k[sampled.samples]:.1%}; "
                 "the table above has the first sample alone."
             )
-    too_long = sum(not p.rollout.turns and p.rollout.stop_reason is StopReason.MAX_TOTAL_TOKENS for p in predictions)
+    too_long = sum(prompt_too_long(prediction.rollout) for prediction in predictions)
     if too_long:
         console.print(
             f"[yellow]{too_long} of {len(predictions)} prompts do not fit into max_total_tokens = "
-            f"{found.limits.max_total_tokens} and count as no answer. Raise it with --limits.[/yellow]"
+            f"{found.limits.max_total_tokens} or the model's positions, and count as no "
+            "answer. Raise the limit with --limits.[/yellow]"
         )
     console.print(f"\nReport: {out / 'report.html'}  table for a paper: {out / 'report.md'}")
 

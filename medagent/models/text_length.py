@@ -35,7 +35,7 @@ def longest_text(config: PretrainedConfig) -> LongestText | None:
 
     `config` may be a wrapper's: the decoder's counts.
     """
-    settings, longest = config.get_text_config(decoder=True).to_dict(), _positions(config)
+    settings, longest = config.get_text_config(decoder=True).to_dict(), stated_positions(config)
     found: list[LongestText] = []
     ropes = _ropes(settings)
     for rope in ropes:
@@ -96,12 +96,12 @@ def room_on_server(config: PretrainedConfig, max_total_tokens: int, name: str) -
         ConfigError: see `check_text_length`.
     """
     check_text_length(config, max_total_tokens, name)
-    limit, stated = longest_text(config), _positions(config)
+    limit, stated = longest_text(config), stated_positions(config)
     ends = max_total_tokens in (stated, limit.tokens if limit else None)
     return max_total_tokens if ends else max_total_tokens + 1
 
 
-def _positions(config: PretrainedConfig) -> int | None:
+def stated_positions(config: PretrainedConfig) -> int | None:
     """The number of positions that the decoder's configuration states."""
     decoder = config.get_text_config(decoder=True)
     name = decoder.attribute_map.get("max_position_embeddings", "max_position_embeddings")

@@ -227,6 +227,27 @@ def test_the_majority_of_open_answers(tmp_path: Path) -> None:
     assert (sampling.mean_accuracy, sampling.majority_vote) == (1.0, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("letters", "vote", "tied"),
+    [
+        ("AABB", 0.5, 1.0),
+        ("BBAA", 0.5, 1.0),
+        ("ABCD", 0.25, 1.0),
+        ("AACC", 0.0, 1.0),
+        ("ABB-", 1.0, 0.0),
+        ("AB--", 0.5, 1.0),
+        ("----", 0.0, 0.0),
+    ],
+)
+def test_a_tied_vote_scores_what_drawing_a_winner_scores_on_average(letters: str, vote: float, tied: float) -> None:
+    question = Question("q", "Which?", ("a one", "a two", "a three", "a four"), "B")
+    turns = [Turn((), (), f"<answer>({letter})</answer>", answer=f"({letter})") for letter in letters]
+    answers = [Rollout(question, (), (turn,), StopReason.ANSWERED, sample=n) for n, turn in enumerate(turns)]
+    sampling = report_mode([Prediction("search", 0, rollout, None) for rollout in answers]).sampling
+    assert sampling is not None
+    assert (sampling.majority_vote, sampling.tied) == (vote, tied)
+
+
 def test_a_search_that_is_not_run_is_not_counted(tmp_path: Path) -> None:
     agent = scripted(lambda read, turn: "<search>disease 1</search>")
     (prediction,) = run_plan(agent, QUESTIONS[:1], Plan((Mode.SEARCH,)), tmp_path, identity={})

@@ -16,7 +16,6 @@ from medagent.evaluation.statistics import (
     calibration,
     compare_paired,
     compare_seeds,
-    majority_vote,
     mcnemar_exact,
     pass_at_k,
     selective_accuracy,
@@ -109,12 +108,6 @@ def test_pass_at_k_counts_subsets() -> None:
         assert pass_at_k(2, 5, k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
     with pytest.raises(ValueError, match="wanted 1 to 5"):
         pass_at_k(2, 5, 6)
-
-
-def test_majority_votes() -> None:
-    assert majority_vote(["A", "B", "B", None]) == "B"
-    assert majority_vote(["B", "A", "A", "B"]) == "B"
-    assert majority_vote([None, None]) is None
 
 
 def test_calibration_agrees_with_scikit_learn() -> None:

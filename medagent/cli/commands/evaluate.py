@@ -180,8 +180,9 @@ def rubric(
     shows pairs in both orders, and measures how often the judge prefers the first and the longer answer.
 
     Args:
-        path: JSON lines: HealthBench's cases ("prompt", "rubrics"), its labels ("completion", "rubric",
-            "binary_labels"), or pairs ("question", "answer_a", "answer_b", and "choice" where people chose).
+        path: JSON lines: HealthBench's cases ("prompt", "rubrics"; in HealthBench Professional "conversation",
+            "rubric_items"), its labels ("completion", "rubric", "binary_labels"), or pairs ("question", "answer_a",
+            "answer_b", and "choice" where people chose).
         judge: The model that judges: "hf:MODEL" or the address of an OpenAI-compatible endpoint.
         judge_model: Name of its model, for an endpoint.
         judge_parameters: What the judge's endpoint is sent with every request.

@@ -99,6 +99,40 @@ def test_healthbench_gives_the_score_worked_out_by_hand(tmp_path: Path) -> None:
     assert kept["judge"] == {"name": "script"}
 
 
+def test_healthbench_professional_has_a_score_adjusted_for_length(tmp_path: Path) -> None:
+    items = [{"criterion_text": "Names uric acid", "points": 7}, {"criterion_text": "Names a drug", "points": 3}]
+    rows = [
+        {"id": "x1", "conversation": [{"role": "user", "content": "gout?"}], "rubric_items": items},
+        {
+            "id": "x2",
+            "conversation": {"messages": [{"role": "user", "content": "gout again?"}]},
+            "rubric_items": items,
+            "use_case": "care consult",
+            "difficulty": None,
+        },
+    ]
+    said = {"gout?": "uric acid".ljust(3_000, "."), "gout again?": "drug".ljust(1_000, ".")}
+
+    def reply(read: str) -> str:
+        return next(text for mark, text in said.items() if mark in read)
+
+    def judge(read: str) -> str:
+        criterion = re.findall(r"<requirement>\n(.*?)\n</requirement>", read, re.DOTALL)[-1]
+        return json.dumps({"criteria_met": ("uric acid." in read) == (criterion == "Names uric acid")})
+
+    settings: dict[str, Any] = {"said": judge, "responder": voice(reply), "reply_tokens": 4_000}
+    report = run(written(tmp_path / "rows.jsonl", rows), tmp_path / "out", **settings)
+    found = {name: (each.value, each.n) for name, each in report.scores.items()}
+    # 0.7 and 0.3; 1,000 characters above 2,000 cost 2 * 0.0147, and 1,000 below give as much.
+    assert found == {
+        "all": (pytest.approx(0.5), 2),
+        "all, adjusted for length": (pytest.approx((0.7 - 0.0294 + 0.3 + 0.0294) / 2), 2),
+        "care consult": (pytest.approx(0.3), 1),
+    }
+    alone = run(written(tmp_path / "one.jsonl", rows[:1]), tmp_path / "one", **settings)
+    assert alone.scores["all, adjusted for length"].value == pytest.approx(0.6706)
+
+
 def test_a_score_by_hand() -> None:
     criteria = [Criterion("a", 5), Criterion("b", 3), Criterion("c", -4)]
     assert score(criteria, [True, True, False]) == 1.0
@@ -221,6 +255,9 @@ def test_bad_rows_are_refused_with_file_and_line(tmp_path: Path) -> None:
     for row, said in (
         ({"prompt": "x"}, "wanted 'rubrics'"),
         ({**case, "rubrics": []}, "wanted a list of criteria"),
+        ({"id": "x", "conversation": "x", "rubric_items": []}, "found rubric_items"),
+        ({"id": "x", "conversation": "x", "rubric_items": [{"points": 1}]}, "or 'criterion_text'"),
+        ({"id": "x", "conversation": {}, "rubric_items": [{"criterion_text": "c", "points": 1}]}, "the user's"),
         ({**case, "rubrics": [{"criterion": "c"}]}, "a number of 'points'"),
         ({**case, "rubrics": [{"criterion": "c", "points": float("nan")}]}, "a number of 'points'"),
         ({**case, "rubrics": [{"criterion": "c", "points": -1}]}, "points above 0"),
