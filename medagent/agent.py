@@ -98,7 +98,7 @@ class Agent:
             batcher = self.search_batcher()
             sessions = [self._session(job) for job in batch]
             tasks = [
-                asyncio.create_task(self._roll_out(job, session, batcher))
+                asyncio.create_task(self._roll_out_and_close(job, session, batcher))
                 for job, session in zip(batch, sessions, strict=True)
             ]
             try:
@@ -124,13 +124,17 @@ class Agent:
         """
 
         async def work(waiting: Iterator[Job], batcher: SearchBatcher) -> None:
-            for job in waiting:
-                session = self._session(job)
-                try:
-                    rollout = await self._roll_out(job, session, batcher)
-                finally:
-                    session.close()
-                on_done(job, rollout)
+            last: Session | None = None
+            try:
+                for job in waiting:
+                    session = self._session(job)  # before the last closes: a policy in lockstep waits for open ones
+                    if last:
+                        last.close()
+                    last = session
+                    on_done(job, await self._roll_out(job, session, batcher))
+            finally:
+                if last:
+                    last.close()
 
         async def run() -> None:
             batcher, waiting = self.search_batcher(), iter(jobs)
@@ -152,11 +156,7 @@ class Agent:
 
         Callers that share a `batcher` share batches of searches.
         """
-        session = self._session(job)
-        try:
-            return await self._roll_out(job, session, batcher or self.search_batcher(), on_turn=on_turn)
-        finally:
-            session.close()
+        return await self._roll_out_and_close(job, self._session(job), batcher or self.search_batcher(), on_turn)
 
     def _session(self, job: Job) -> Session:
         return self.policy.open(seed=job.seed, temperature=job.temperature, blocks=self.protocol.blocks)
@@ -165,8 +165,16 @@ class Agent:
         """A batcher for this agent's searches; it belongs to one event loop."""
         return SearchBatcher(self.retriever, top_k=self.top_k, retries=retries, stats=self.search_stats)
 
+    async def _roll_out_and_close(
+        self, job: Job, session: Session, batcher: SearchBatcher, on_turn: Callable[[Turn], None] | None = None
+    ) -> Rollout:
+        try:
+            return await self._roll_out(job, session, batcher, on_turn)
+        finally:
+            session.close()
+
     async def _roll_out(
-        self, job: Job, session: Session, batcher: SearchBatcher, *, on_turn: Callable[[Turn], None] | None = None
+        self, job: Job, session: Session, batcher: SearchBatcher, on_turn: Callable[[Turn], None] | None = None
     ) -> Rollout:
         tokenizer, limits = self.policy.tokenizer, self.limits
         prompt_ids, turns = await self._beginning(job, batcher)
@@ -232,7 +240,6 @@ class Agent:
             else:
                 stop = StopReason.ANSWERED if parsed.answer is not None else StopReason.MALFORMED
             break
-        session.close()
         return Rollout(job.question, tuple(prompt_ids), tuple(turns), stop, job.policy_version, job.sample)
 
     async def _beginning(self, job: Job, batcher: SearchBatcher) -> tuple[list[int], list[Turn]]:

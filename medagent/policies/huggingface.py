@@ -35,9 +35,10 @@ JOIN_SHARE, JOIN_STEPS = 8, 8  # rows join when they are an eighth of the runnin
 class HFPolicy:
     """Samples turns with a causal language model.
 
-    With `lockstep`, a batch starts when every open session waits. Batches are then full, and the same in every run,
-    hence the same numbers; training and evaluation use it. Without it, waiting sessions join at any token, as serving
-    needs. A model that cannot be sampled so is refused when the policy is made.
+    Batching is continuous: sessions join rows that are being sampled. With `lockstep` they join at tokens that follow
+    from what was sampled, and not from how long a search took. Batches are then the same in every run, hence the same
+    numbers; training and evaluation use it. It waits for all open sessions, and serving must not. A model that cannot
+    be sampled so is refused when the policy is made.
 
     With `record_routing`, turns of a mixture of experts carry the experts of each token that was read for them.
     """
@@ -60,7 +61,7 @@ class HFPolicy:
         self._waiting: list[TurnRow] = []
         self._running = False
         self._lock = Lock()
-        self._idle = Condition(self._lock)
+        self._changed = Condition(self._lock)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="policy")
 
     def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> HFSession:
@@ -79,7 +80,7 @@ class HFPolicy:
         with self._lock:
             if self._open:
                 raise PolicyError(f"{len(self._open)} sessions are open; close them before new weights are loaded.")
-            self._idle.wait_for(lambda: not self._running)  # rows of closed sessions end at their next token
+            self._changed.wait_for(lambda: not self._running)  # rows of closed sessions end at their next token
         own = dict(self.model.named_parameters())
         for name, value in weights:
             if name not in own:
@@ -103,6 +104,7 @@ class HFPolicy:
     def _enqueue(self, row: TurnRow) -> None:
         with self._lock:
             self._waiting.append(row)
+            self._changed.notify_all()
         self._kick()
 
     def _close(self, dialogue: Dialogue) -> None:
@@ -112,6 +114,7 @@ class HFPolicy:
             self._waiting = [row for row in self._waiting if row.dialogue is not dialogue]
             if not dialogue.sampling:  # otherwise the worker frees it
                 dialogue.cache = None
+            self._changed.notify_all()
         self._kick()
 
     def _kick(self) -> None:
@@ -123,31 +126,44 @@ class HFPolicy:
 
     def _admissible(self) -> bool:
         """Whether waiting rows may start. Call it with the lock held."""
-        return bool(self._waiting) and (not self._lockstep or len(self._waiting) == len(self._open))
+        return bool(self._waiting) and (not self._lockstep or self._all_sample_or_wait())
+
+    def _all_sample_or_wait(self) -> bool:
+        waiting = {row.dialogue for row in self._waiting}
+        return all(each.sampling or each.failed or each in waiting for each in self._open)
+
+    def _take_waiting(self) -> list[TurnRow]:
+        """The rows that join now, if they may. Call it with the lock held."""
+        if not self._admissible():
+            return []
+        joining, self._waiting = self._waiting, []
+        for row in joining:
+            row.dialogue.sampling = True
+        return sorted(joining, key=lambda row: row.dialogue.seed)  # the order of arrival cannot change a batch
 
     def _work(self) -> None:
         """Run batches until nothing may start. It runs on the policy's own thread."""
         batch: Batch | None = None
         rows: list[TurnRow] = []
         joining: list[TurnRow] = []
-        steps = 0
+        begun = steps = 0  # rows that began since others could join, and tokens sampled
         try:
             while True:
                 with self._lock:
                     rows = self._without_closed(rows)
                     # Each time rows join, all caches move to a larger buffer.
-                    worth_it = JOIN_SHARE * len(self._waiting) >= len(rows) or steps >= JOIN_STEPS
-                    joining = self._waiting if self._admissible() and worth_it else []
-                    if joining:
-                        self._waiting = []
-                        for row in joining:
-                            row.dialogue.sampling = True
-                    elif not rows:
+                    if self._lockstep:
+                        worth_it = JOIN_SHARE * (begun - len(rows)) >= len(rows)
+                        if worth_it and rows:
+                            self._changed.wait_for(self._all_sample_or_wait)
+                            begun = len(rows)
+                    else:
+                        worth_it = JOIN_SHARE * len(self._waiting) >= len(rows) or steps >= JOIN_STEPS
+                    joining = self._take_waiting() if worth_it else []
+                    if not joining and not rows:
                         self._running = False
-                        self._idle.notify_all()
+                        self._changed.notify_all()
                         return
-                # Sorted, so that the order of arrival cannot change a batch.
-                joining = sorted(joining, key=lambda row: row.dialogue.seed)
                 if joining and rows:  # apart at first, or all would be as wide as their prompts
                     reading, joining = self._read_apart(joining), []
                     started, rows = bool(reading), rows + reading
@@ -156,12 +172,12 @@ class HFPolicy:
                 if started or batch is None:
                     if batch is not None:
                         batch.release()
-                    batch, steps = Batch(self._sampler, rows), 0
+                    batch, begun, steps = Batch(self._sampler, rows), len(rows), 0
                 rows, steps = batch.step(rows), steps + 1
         except BaseException as error:  # every waiting caller gets it
             with self._lock:
                 rows, self._waiting, self._running = rows + joining + self._waiting, [], False
-                self._idle.notify_all()
+                self._changed.notify_all()
             for row in rows:
                 row.fail(error)
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from dataclasses import replace
 from threading import Event
 
@@ -10,7 +12,8 @@ import torch
 from medagent.agent import Agent, Job
 from medagent.errors import PolicyError
 from medagent.policies import batch
-from medagent.policies.huggingface import HFPolicy
+from medagent.policies.huggingface import HFPolicy, HFSession
+from medagent.policy import SampledTurn
 from medagent.protocol import TagProtocol
 from studies.starter_base.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from tests.medagent.policies.support import one_turn
@@ -51,6 +54,36 @@ def test_a_sample_depends_on_its_seed_alone(starter, retriever, jobs) -> None:
     assert [r.token_ids for r in together] == [r.token_ids for r in joining]
     other = make_agent(starter, retriever).run_all([Job(job.question, seed=job.seed + 1000) for job in jobs])
     assert [r.token_ids for r in other] != [r.token_ids for r in together]
+
+
+def test_evaluation_refills_its_batch_and_no_delay_changes_it(starter, retriever, jobs, monkeypatch) -> None:
+    original = batch.hidden_states
+    shapes: list[tuple[int, ...]] = []
+
+    def noting(model, **inputs):
+        shapes.append(tuple(inputs["input_ids"].shape))
+        return original(model, **inputs)
+
+    class Slow:
+        def __init__(self, seed: int) -> None:
+            self._delays = random.Random(seed)
+
+        def search(self, queries, *, top_k, **kwargs):
+            time.sleep(self._delays.uniform(0.0, 0.03))
+            return retriever.search(queries, top_k=top_k, **kwargs)
+
+    def asked(agent: Agent) -> tuple[dict[int, tuple[int, ...]], list[tuple[int, ...]]]:
+        shapes.clear()
+        found = {}
+        agent.stream(jobs, max_open=8, on_done=lambda job, rollout: found.update({job.seed: rollout.token_ids}))
+        return found, list(shapes)
+
+    monkeypatch.setattr(batch, "hidden_states", noting)
+    runs = [asked(replace(make_agent(starter, retriever), retriever=Slow(seed))) for seed in range(3)]
+    assert runs[0] == runs[1] == runs[2]
+    sampling = [rows for rows, width in runs[0][1] if width == 1]
+    assert sum(sampling) / len(sampling) > 5  # of at most 8; 4.0 if each batch waits for its longest turn
+    assert runs[0][0] == {job.seed: make_agent(starter, retriever).run_all([job])[0].token_ids for job in jobs}
 
 
 def test_each_row_of_a_batch_is_sampled_at_its_own_temperature(starter, retriever, jobs) -> None:
@@ -193,16 +226,20 @@ def test_a_dialogue_closed_while_it_samples_does_not_disturb_the_others(starter,
         sessions = [policy.open(seed=i, temperature=1.0, blocks=TagProtocol().blocks) for i in range(6)]
         for session, prompt in zip(sessions, prompts, strict=True):
             session.append(list(prompt))
-        tasks = [asyncio.create_task(session.sample(max_tokens=40)) for session in sessions]
+
+        async def sampled(session: HFSession) -> SampledTurn:
+            try:
+                return await session.sample(max_tokens=40)
+            finally:
+                session.close()
+
+        tasks = [asyncio.create_task(sampled(session)) for session in sessions]
         await asyncio.sleep(0.005)
         if cancel:
             for number in (0, 3):
                 tasks[number].cancel()
-                sessions[number].close()
         kept = [task for number, task in enumerate(tasks) if not (cancel and number in (0, 3))]
         turns = await asyncio.wait_for(asyncio.gather(*kept), timeout=60)
-        for session in sessions:
-            session.close()
         return [turn.token_ids for turn in turns]
 
     whole = asyncio.run(go(cancel=False))
