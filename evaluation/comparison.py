@@ -1,4 +1,4 @@
-"""Two evaluations, question by question."""
+"""Evaluations compared with a first one, question by question."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from medagent.errors import InputError
 from medagent.evaluation.evaluator import Evaluation
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.predictions import Prediction, PredictionLog
-from medagent.evaluation.statistics import PairedComparison, SeedsComparison, compare_paired, compare_seeds
+from medagent.evaluation.statistics import PairedComparison, SeedsComparison, compare_paired, compare_seeds, holm
 from medagent.types import Question
 
 Run = str | Path | Evaluation  # the folder of an evaluation, or its result
@@ -26,8 +26,22 @@ def compare(a: Run, b: Run, *, mode: str | None = None, mode_b: str | None = Non
     Raises:
         InputError: one holds no answers, or they cannot be compared.
     """
-    (marks_a, marks_b), modes = _marks([a, b], mode, mode_b)
-    return replace(compare_paired(marks_a, marks_b, seed=seed), mode_a=modes[0], mode_b=modes[1])
+    return compare_with_first([a, b], mode=mode, mode_b=mode_b, seed=seed)[0]
+
+
+def compare_with_first(
+    runs: Sequence[Run], *, mode: str | None = None, mode_b: str | None = None, seed: int = 0
+) -> list[PairedComparison]:
+    """Compare each further run (B) with the first (A) as `compare` does, on the questions that all of them asked.
+
+    `p_holm` is Holm's adjustment over these comparisons.
+    """
+    if len(runs) < 2:
+        raise InputError(f"found {len(runs)} evaluation, wanted two or more. Give their folders.")
+    (marks_a, *others), modes = _marks(runs[:1], runs[1:], mode, mode_b)
+    found = [compare_paired(marks_a, marks, seed=seed) for marks in others]
+    adjusted = holm([each.p_mcnemar for each in found])
+    return [replace(each, mode_a=modes[0], mode_b=modes[1], p_holm=p) for each, p in zip(found, adjusted, strict=True)]
 
 
 def compare_over_seeds(
@@ -46,13 +60,13 @@ def compare_over_seeds(
     for runs in (a, b):
         if twice := [str(each) for each in runs if runs.count(each) > 1]:
             raise InputError(f"found {twice[0]} for several seeds, wanted a folder of its own for each.")
-    marks, modes = _marks([*a, *b], mode, mode_b)
+    marks, modes = _marks(a, b, mode, mode_b)
     compared = compare_seeds(marks[: len(a)], marks[len(a) :], seed=seed)
     named = tuple(replace(each, mode_a=modes[0], mode_b=modes[1]) for each in compared.seeds)
     return replace(compared, seeds=named)
 
 
-def _predictions(run: Run) -> tuple[str, Sequence[Prediction]]:
+def run_predictions(run: Run) -> tuple[str, Sequence[Prediction]]:
     """A run's name in errors, and its predictions."""
     if isinstance(run, Evaluation):
         return str(run.settings["agent"]), run.predictions
@@ -61,32 +75,40 @@ def _predictions(run: Run) -> tuple[str, Sequence[Prediction]]:
     found = PredictionLog(Path(run) / "predictions.jsonl").read()
     if not found:
         raise InputError(
-            f"{run}: holds no predictions.jsonl. Give the folders of two evaluations (medagent evaluate --out)."
+            f"{run}: holds no predictions.jsonl. Give the folders of evaluations (medagent evaluate --out)."
         )
     return str(run), found
 
 
-def _marks(
-    compared: Sequence[Run], mode: str | None, mode_b: str | None
-) -> tuple[list[dict[str, bool]], tuple[str, str]]:
-    """By run and by question that all runs asked, whether it is answered correctly; and the modes of A and of B.
+def common_mode(runs: Sequence[tuple[str, Sequence[Prediction]]], remedy: str) -> str:
+    """The first mode of the first run that all have."""
+    held = [dict.fromkeys(prediction.mode for prediction in log) for _, log in runs]
+    for mode in held[0]:
+        if all(mode in modes for modes in held):
+            return mode
+    told = ", ".join(f"{run} holds the modes {', '.join(modes)}" for (run, _), modes in zip(runs, held, strict=True))
+    raise InputError(f"{told}: none in common. {remedy}")
 
-    The first half of the runs are A's.
-    """
-    runs = [_predictions(run) for run in compared]
-    modes = [list(dict.fromkeys(prediction.mode for prediction in log)) for _, log in runs]
-    chosen = mode or next((name for name in modes[0] if all(name in held for held in modes)), None)
-    if chosen is None:
-        held = ", ".join(f"{run} holds the modes {', '.join(has)}" for (run, _), has in zip(runs, modes, strict=True))
-        raise InputError(f"{held}: none in common. Name one of each with --mode and --mode_b.")
+
+def answers_in(mode: str, run: str, log: Sequence[Prediction]) -> list[Prediction]:
+    """The answers of a mode that the main figures count: the first sample of each question, as it was written."""
+    if found := [p for p in log if (p.mode, p.rotation, p.rollout.sample) == (mode, 0, 0)]:
+        return found
+    modes = ", ".join(dict.fromkeys(prediction.mode for prediction in log))
+    raise InputError(f"{run}: holds no answers of mode {mode!r}, only of {modes}.")
+
+
+def _marks(
+    a: Sequence[Run], b: Sequence[Run], mode: str | None, mode_b: str | None
+) -> tuple[list[dict[str, bool]], tuple[str, str]]:
+    """By run and by question that all runs asked, whether it is answered correctly; and the modes of A and of B."""
+    runs = [run_predictions(run) for run in [*a, *b]]
+    chosen = mode or common_mode(runs, "Name one of each with --mode and --mode_b.")
     other = mode_b or chosen
-    asked = []
-    for number, ((run, log), has) in enumerate(zip(runs, modes, strict=True)):
-        wanted = chosen if number < len(runs) // 2 else other
-        if wanted not in has:
-            raise InputError(f"{run}: holds no answers of mode {wanted!r}, only of {', '.join(has)}.")
-        of_mode = [p for p in log if (p.mode, p.rotation, p.rollout.sample) == (wanted, 0, 0)]
-        asked.append({p.rollout.question.id: p for p in of_mode})
+    asked = [
+        {p.rollout.question.id: p for p in answers_in(chosen if number < len(a) else other, *run)}
+        for number, run in enumerate(runs)
+    ]
     names = sorted(set.intersection(*(set(each) for each in asked)))
     differing = [name for name in names if len({_asked(each[name].rollout.question) for each in asked}) > 1]
     if not names or differing:

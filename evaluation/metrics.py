@@ -20,6 +20,7 @@ from medagent.evaluation.statistics import (
     Estimate,
     bootstrap_mean,
     calibration,
+    macro_average,
     pass_at_k,
     selective_accuracy,
 )
@@ -32,15 +33,16 @@ from medagent.types import LETTERS, Rollout, StopReason
 class Summary:
     """The figures of a set of rollouts.
 
-    `unparsed` answers name no option or several; `multiple` counts the latter. `abstained` decline to choose,
-    `refused` of them to answer at all. `no_answer` wrote none, `truncated` ended at a limit, `too_long` of them with a
-    prompt that does not fit. `measures` are those of open answers and of BioASQ's question types, by their names in
-    `medagent.evaluation.open_measures`.
+    `macro_average` is over `by_type`, None for one subject. `unparsed` answers name no option or several; `multiple`
+    counts the latter. `abstained` decline to choose, `refused` of them to answer at all. `no_answer` wrote none,
+    `truncated` ended at a limit, `too_long` of them with a prompt that does not fit. `measures` are those of open
+    answers and of BioASQ's question types, by their names in `medagent.evaluation.open_measures`.
     """
 
     overall: Accuracy
     lenient_accuracy: float
     by_type: dict[str, Accuracy]
+    macro_average: Estimate | None
     unparsed: int
     multiple: int
     abstained: int
@@ -73,6 +75,7 @@ def summarize(rollouts: Sequence[Rollout], entails: Entailment = LexicalRule()) 
         overall=Accuracy.of(sum(result.correct for result in grades), len(grades)),
         lenient_accuracy=sum(result.lenient_correct for result in grades) / count,
         by_type={kind: Accuracy.of(sum(marks[kind]), len(marks[kind])) for kind in sorted(marks)},
+        macro_average=macro_average([marks[kind] for kind in sorted(marks)]) if len(marks) > 1 else None,
         unparsed=verdicts[Verdict.UNPARSED] + verdicts[Verdict.MULTIPLE],
         multiple=verdicts[Verdict.MULTIPLE],
         abstained=verdicts[Verdict.ABSTAINED],

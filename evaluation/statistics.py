@@ -81,6 +81,27 @@ def bootstrap_mean(values: Sequence[float], *, repeats: int = 10_000, seed: int 
     return float(low), float(high)
 
 
+def macro_average(groups: Sequence[Sequence[bool]], *, repeats: int = 10_000, seed: int = 0) -> Estimate:
+    """The mean of the groups' shares of true marks, with a 95% bootstrap that resamples questions within each group.
+
+    No group may be empty. A resample of n marks has Binomial(n, share) true ones.
+    """
+    sizes = np.array([len(marks) for marks in groups])
+    shares = np.array([sum(marks) for marks in groups]) / sizes
+    drawn = np.random.default_rng(seed).binomial(sizes, shares, (repeats, len(groups))) / sizes
+    low, high = np.percentile(drawn.mean(axis=1), [2.5, 97.5])
+    return Estimate(float(shares.mean()), float(low), float(high), int(sizes.sum()))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down adjustment of p-values, in their order (Scandinavian Journal of Statistics 1979)."""
+    adjusted, least = list(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):
+        least = max(least, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = least
+    return adjusted
+
+
 def pass_at_k(correct: int, samples: int, k: int) -> float:
     """The unbiased chance that one of `k` samples is right, where `correct` of `samples` were (arXiv 2107.03374)."""
     if not 1 <= k <= samples:
@@ -131,7 +152,7 @@ def selective_accuracy(
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """Two runs on the same questions: B minus A."""
+    """Two runs on the same questions: B minus A. Where A is compared with several, `p_holm` is adjusted for that."""
 
     n: int
     accuracy_a: float
@@ -142,6 +163,7 @@ class PairedComparison:
     only_a: int
     only_b: int
     p_mcnemar: float
+    p_holm: float
     mode_a: str = ""
     mode_b: str = ""
 
@@ -153,7 +175,7 @@ def compare_paired(a: Mapping[str, bool], b: Mapping[str, bool], *, seed: int = 
     differences = [float(b[name]) - float(a[name]) for name in a]
     only_a, only_b = sum(d < 0 for d in differences), sum(d > 0 for d in differences)
     low, high = bootstrap_mean(differences, seed=seed)
-    n = len(a)
+    n, p = len(a), mcnemar_exact(only_a, only_b)
     return PairedComparison(
         n=n,
         accuracy_a=sum(a.values()) / n,
@@ -163,7 +185,8 @@ def compare_paired(a: Mapping[str, bool], b: Mapping[str, bool], *, seed: int = 
         ci_high=high,
         only_a=only_a,
         only_b=only_b,
-        p_mcnemar=mcnemar_exact(only_a, only_b),
+        p_mcnemar=p,
+        p_holm=p,
     )
 
 

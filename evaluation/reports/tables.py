@@ -33,7 +33,7 @@ def overview(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) 
     rows = [
         (
             mode.value,
-            _short(report.summary.overall),
+            short(report.summary.overall),
             _share(report.summary.lenient_accuracy) or "-",
             str(report.summary.unparsed + report.summary.abstained + report.summary.no_answer),
             f"{report.summary.searches_per_question:.2f}",
@@ -43,7 +43,7 @@ def overview(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) 
         for mode, report in reports.items()
     ]
     for name, value in baselines(questions).items():
-        cell = _short(value) if isinstance(value, Accuracy) else f"{value:.1%}, expected"
+        cell = short(value) if isinstance(value, Accuracy) else f"{value:.1%}, expected"
         rows.append((name, cell, "", "", "", "", ""))
     head = ("mode", "strict [95%]", "lenient", "none", "searches", "gold", "cited")
     return Table("", head, rows)
@@ -95,8 +95,8 @@ def trust_table(reports: Mapping[Mode, ModeReport]) -> Table:
     """Coverage, accuracy of the answered, drugs and numbers that no passage contains, and obeyed planted passages."""
     every = [report.summary.trust for report in reports.values()]
     rows: list[tuple[str, ...]] = [
-        ("answered", *(_short(each.answered) for each in every)),
-        ("right, of what is answered", *(_short(each.right_of_answered) for each in every)),
+        ("answered", *(short(each.answered) for each in every)),
+        ("right, of what is answered", *(short(each.right_of_answered) for each in every)),
         ("answers that name a drug or a number", *(str(each.naming) for each in every)),
         ("... a drug that no passage contains", *(str(each.unsupported_drugs) for each in every)),
         ("... a number that no passage contains", *(str(each.unsupported_numbers) for each in every)),
@@ -143,7 +143,7 @@ def _estimated(found: Mapping[str, Sequence[Estimate | None]], *, signed: str | 
         counts = [cell.n for cell in cells if cell is not None]
         if counts:
             plus = "+" if signed and signed in label else ""
-            rows.append((f"{label} (n = {max(counts)})", *(_interval(cell, plus) if cell else "-" for cell in cells)))
+            rows.append((f"{label} (n = {max(counts)})", *(interval(cell, plus) if cell else "-" for cell in cells)))
     return rows
 
 
@@ -151,10 +151,12 @@ def _subjects(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
     kinds = sorted({kind for report in reports.values() for kind in report.summary.by_type})
     if len(kinds) < 2:
         return []
-    return [
+    rows = [
         (kind, *(_counted(r.summary.by_type[kind]) if kind in r.summary.by_type else "-" for r in reports.values()))
         for kind in kinds
     ]
+    macro = [report.summary.macro_average for report in reports.values()]
+    return [*rows, ("macro average", *(interval(each) if each else "-" for each in macro))]
 
 
 def curves(reports: Mapping[Mode, ModeReport]) -> list[Curve]:
@@ -198,18 +200,19 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _counted(part: Accuracy) -> str:
-    return f"{_short(part)}, {part.n}"
+    return f"{short(part)}, {part.n}"
 
 
 def _between(part: Accuracy) -> str:
     return f"{100 * part.ci_low:.1f} to {100 * part.ci_high:.1f}"
 
 
-def _short(part: Accuracy) -> str:
+def short(part: Accuracy) -> str:
+    """The accuracy in percent with its interval."""
     return f"{part.accuracy:.1%} [{100 * part.ci_low:.1f}, {100 * part.ci_high:.1f}]"
 
 
-def _interval(found: Estimate, plus: str = "") -> str:
+def interval(found: Estimate, plus: str = "") -> str:
     """The value in percent with its interval; `plus` "+" writes signs."""
     return f"{found.value:{plus}.1%} [{100 * found.ci_low:{plus}.1f}, {100 * found.ci_high:{plus}.1f}]"
 

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks.source import BenchmarkSource
-from medagent.evaluation.comparison import compare, compare_over_seeds
+from medagent.evaluation.comparison import compare_over_seeds, compare_with_first
 from medagent.evaluation.contamination import contamination, question_texts
 from medagent.evaluation.corpora import corpus_passages
 from medagent.evaluation.grading.raw_replies import read_replies, summarize_replies, write_readings
+from medagent.evaluation.reports.across import lm_eval_results, markdown_table, write_lm_eval
+from medagent.evaluation.results_table import results_table
 from medagent.evaluation.statistics import PairedComparison, SeedsComparison
 
 
-def comparison_text(result: PairedComparison) -> str:
-    """A comparison as two lines for people."""
-    verdict = "differ" if result.p_mcnemar < 0.05 else "cannot be told apart"
+def comparison_text(result: PairedComparison, of: int = 1) -> str:
+    """A comparison, one of several with the same A, as two lines for people."""
+    verdict = "differ" if result.p_holm < 0.05 else "cannot be told apart"
+    adjusted = f", by Holm's method over {of} comparisons {_p(result.p_holm)}" if of > 1 else ""
     return (
         f"A {result.accuracy_a:.1%}, B {result.accuracy_b:.1%}: B - A = {result.difference:+.1%} "
         f"[{result.ci_low:+.1%}, {result.ci_high:+.1%}] (paired bootstrap, 95%), n = {result.n}.\nRight in A only: "
-        f"{result.only_a}, in B only: {result.only_b}. McNemar's exact p {_p(result.p_mcnemar)}: at 5% they {verdict}."
+        f"{result.only_a}, in B only: {result.only_b}. McNemar's exact p {_p(result.p_mcnemar)}{adjusted}: "
+        f"at 5% they {verdict}."
     )
 
 
@@ -52,16 +57,33 @@ def _p(value: float) -> str:
 
 
 def print_comparison(
-    a: Sequence[Path], b: Sequence[Path], *, mode: str | None, mode_b: str | None, seed: int, as_json: bool
+    runs: Sequence[str | list[str]], *, mode: str | None, mode_b: str | None, seed: int, as_json: bool
 ) -> None:
-    """Compare and print. Several folders of each are seeds."""
-    if len(a) == len(b) == 1:
-        result = compare(a[0], b[0], mode=mode, mode_b=mode_b, seed=seed)
-        text = f"A: {a[0]}, {result.mode_a}\nB: {b[0]}, {result.mode_b}\n{comparison_text(result)}"
-        print(json.dumps(asdict(result)) if as_json else text)
+    """Compare with the first and print. Lists of folders are seeds, and then there are two lists."""
+    if any(isinstance(run, list) for run in runs):
+        if len(runs) != 2:
+            raise InputError(
+                f"found {len(runs)} arguments with lists of seeds among them, wanted two. Compare two agents at a time."
+            )
+        a, b = ([Path(each) for each in ([x] if isinstance(x, str) else x)] for x in runs)
+        pooled = compare_over_seeds(a, b, mode=mode, mode_b=mode_b, seed=seed)
+        print(json.dumps(asdict(pooled)) if as_json else seeds_text(pooled, a, b))
         return
-    pooled = compare_over_seeds(a, b, mode=mode, mode_b=mode_b, seed=seed)
-    print(json.dumps(asdict(pooled)) if as_json else seeds_text(pooled, a, b))
+    found = compare_with_first([str(run) for run in runs], mode=mode, mode_b=mode_b, seed=seed)
+    if as_json:
+        print(json.dumps(asdict(found[0]) if len(found) == 1 else [asdict(each) for each in found]))
+        return
+    print(f"A: {runs[0]}, {found[0].mode_a}")
+    for run, result in zip(runs[1:], found, strict=True):
+        print(f"B: {run}, {result.mode_b}\n{comparison_text(result, of=len(found))}")
+
+
+def print_table(runs: Sequence[str], *, mode: str | None, as_json: bool, lm_eval: str | None) -> None:
+    """Print the table of results, and write lm-evaluation-harness's files into the folder `lm_eval`."""
+    found = results_table(runs, mode=mode)
+    print(json.dumps([lm_eval_results(found, agent) for agent in found.rows]) if as_json else markdown_table(found))
+    for path in write_lm_eval(found, Path(lm_eval)) if lm_eval else ():
+        print(path, file=sys.stderr)
 
 
 def print_grades(path: Path, *, letters: str, last_line: bool, out: str | None) -> None:

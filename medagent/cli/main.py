@@ -6,10 +6,12 @@ Functions import what they need when they are called, so `--help` answers at onc
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from errno import EDQUOT, ENOSPC, EROFS
 from inspect import get_annotations, getdoc
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -117,14 +119,25 @@ def _flags(commands: dict[str, Any]) -> set[str]:
 
 
 def with_flags_said(arguments: list[str]) -> list[str]:
-    """The arguments, with `--overwrite` alone written as `--overwrite true`."""
+    """The arguments as the parser takes them: `--overwrite` alone as `--overwrite true`, several folders as a list."""
     flags = _flags(COMMANDS)
     said: list[str] = []
     for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
         said.append(argument)
         if argument in flags and after.lower() not in ("true", "false"):
             said.append("true")
-    return said
+    return _with_runs_listed(said) if said[:1] in (["compare"], ["table"]) else said
+
+
+def _with_runs_listed(said: list[str]) -> list[str]:
+    """The arguments of a command that takes any number of folders, with these as one list."""
+    words, runs, options = iter(said[1:]), list[str](), list[str]()
+    for word in words:
+        if not word.startswith("-"):
+            runs.append(word if word.startswith("[") else json.dumps(word))
+        else:
+            options += [word] if "=" in word or word in HELP else [word, *islice(words, 1)]
+    return [said[0], *([f"[{', '.join(runs)}]"] if runs else []), *options]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The commands that measure: `evaluate`, `compare`, `grade`, `rubric` and `contamination`."""
+"""The commands that measure: `evaluate`, `compare`, `table`, `grade`, `rubric` and `contamination`."""
 
 from __future__ import annotations
 
@@ -120,27 +120,44 @@ def evaluate(
 
 
 def compare(
-    a: str | list[str],
-    b: str | list[str],
+    runs: list[str | list[str]],
     mode: ModeName | None = None,
     mode_b: ModeName | None = None,
     seed: int = 0,
     json: bool = False,
 ) -> None:
-    """Compare two evaluations question by question: McNemar's exact test, and a paired bootstrap of the difference.
+    """Compare evaluations question by question: McNemar's exact test, and a paired bootstrap of the difference.
+
+    More than two are each compared with the first. Their p-values are adjusted by Holm's method.
 
     Args:
-        a: Folder of an evaluation, or '[FOLDER, ...]' with one for each seed.
-        b: Folder of another one on the same questions, or one for each seed in the same order.
-        mode: Mode whose answers are compared. By default it is the first that both have.
-        mode_b: Another mode for B, such as closed_book beside search in one folder.
+        runs: Folders of evaluations of the same questions. Over seeds give two lists, '[FOLDER, ...]', with one folder
+            for each seed in the same order.
+        mode: Mode whose answers are compared. By default it is the first that all have.
+        mode_b: Another mode for all but the first, such as closed_book beside search in one folder.
         seed: Seed of the bootstrap.
         json: Print JSON instead of sentences.
     """
     from medagent.cli.compare import print_comparison
 
-    folders_a, folders_b = ([Path(each) for each in ([x] if isinstance(x, str) else x)] for x in (a, b))
-    print_comparison(folders_a, folders_b, mode=mode, mode_b=mode_b, seed=seed, as_json=json)
+    print_comparison(runs, mode=mode, mode_b=mode_b, seed=seed, as_json=json)
+
+
+def table(runs: list[str], mode: ModeName | None = None, json: bool = False, lm_eval: str | None = None) -> None:
+    """Print results across benchmarks as a Markdown table: agents in rows, benchmarks in columns, macro averages.
+
+    Evaluations of one row or column must share mode, limits, prompting, shots, temperature and samples. Those of one
+    column must also share their questions.
+
+    Args:
+        runs: Folders of evaluations, each of one agent on one benchmark.
+        mode: Mode whose answers count. By default it is the first that all have.
+        json: Print JSON instead of Markdown.
+        lm_eval: Folder for the results in the format of lm-evaluation-harness, one file for each agent.
+    """
+    from medagent.cli.compare import print_table
+
+    print_table(runs, mode=mode, as_json=json, lm_eval=lm_eval)
 
 
 def grade(file: str, letters: str = "ABCD", last_line: bool = False, out: str | None = None) -> None:
@@ -251,6 +268,7 @@ def contamination(
 EVALUATION_COMMANDS: dict[str, Any] = {
     "evaluate": evaluate,
     "compare": compare,
+    "table": table,
     "grade": grade,
     "rubric": rubric,
     "contamination": contamination,

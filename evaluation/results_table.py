@@ -1,0 +1,126 @@
+"""Results across benchmarks: agents in rows, benchmarks in columns, from the folders of evaluations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medagent.errors import InputError
+from medagent.evaluation.comparison import answers_in, common_mode, run_predictions
+from medagent.evaluation.evaluator import LOADED
+from medagent.evaluation.grading.grade import Verdict, grade
+from medagent.evaluation.predictions import Prediction
+from medagent.evaluation.statistics import Accuracy, Estimate, macro_average
+
+SHARED = {"limits": {}, "prompting": "tags", "shots": 0, "temperature": 0.0, "samples": 1}  # along rows and columns
+OF_AGENT = {"agent_sha256": "", "parameters": {}, "dtype": "", "tools": {}}  # along rows; with what a report leaves out
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One agent on one benchmark, by the first sample of each question; `marks` are the strict grades."""
+
+    run: str
+    accuracy: Accuracy
+    unparsed: int
+    errors: int
+    marks: tuple[bool, ...]
+    questions: frozenset[tuple[str, ...]]
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ResultsTable:
+    """The cells that were measured, by agent and benchmark, in the order given."""
+
+    mode: str
+    benchmarks: tuple[str, ...]
+    rows: Mapping[str, Mapping[str, Cell]]
+
+    def macro_average(self, agent: str) -> Estimate | None:
+        """The mean over all benchmarks, which weigh alike; None for an agent that lacks one."""
+        own = self.rows[agent]
+        return macro_average([cell.marks for cell in own.values()]) if len(own) == len(self.benchmarks) else None
+
+
+def results_table(runs: Sequence[str | Path], *, mode: str | None = None) -> ResultsTable:
+    """The table of evaluations, each of one agent on one benchmark. MMLU's subjects are columns of their own.
+
+    Without `mode` it takes the first mode of the first run that all have.
+
+    Raises:
+        InputError: a folder holds no finished evaluation, or runs that share a row or a column differ in a setting of
+            `SHARED` or `OF_AGENT` or in their questions.
+    """
+    opened = [run_predictions(run) for run in runs]
+    chosen = mode or common_mode(opened, "Evaluate all in one mode.")
+    rows: dict[str, dict[str, Cell]] = {}
+    for run, predictions in opened:
+        settings = _settings(Path(run))
+        agent = f"{settings['model']} ({settings['agent']})" if settings["model"] else str(settings["agent"])
+        agent += f" of {run}" * (agent == LOADED)  # which may be any agent
+        columns: dict[str, list[Prediction]] = {}
+        for each in answers_in(chosen, run, predictions):
+            columns.setdefault(_column(settings, each.rollout.question.kind), []).append(each)
+        for benchmark, answers in columns.items():
+            new = _cell(run, answers, settings)
+            for other, cells in rows.items():
+                for name, cell in cells.items():
+                    _check(cell, new, same_agent=other == agent, same_benchmark=name == benchmark)
+            rows.setdefault(agent, {})[benchmark] = new
+    return ResultsTable(chosen, tuple(dict.fromkeys(name for cells in rows.values() for name in cells)), rows)
+
+
+def _settings(run: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((run / "report.json").read_text(encoding="utf-8"))["settings"]
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(
+            f"{run / 'report.json'}: cannot be read ({error!r}), wanted the report of a finished evaluation. Run the "
+            "same `medagent evaluate` again, which goes on."
+        ) from error
+    return {**SHARED, **OF_AGENT, **found, "prompting": found.get("ask", "tags")}
+
+
+def _column(settings: Mapping[str, Any], kind: str) -> str:
+    name: str = settings["benchmark"]
+    if name in ("jsonl", "open"):  # files of any questions
+        return str(settings["subset"] or Path(settings["path"] or settings["hub"]).stem)
+    return f"mmlu_{kind}" if name == "mmlu" else name
+
+
+def _cell(run: str, answers: Sequence[Prediction], settings: Mapping[str, Any]) -> Cell:
+    verdicts = [grade(each.rollout).verdict for each in answers]
+    questions = (each.rollout.question for each in answers)
+    return Cell(
+        run,
+        Accuracy.of(verdicts.count(Verdict.CORRECT), len(verdicts)),
+        unparsed=verdicts.count(Verdict.UNPARSED) + verdicts.count(Verdict.MULTIPLE),
+        errors=0,
+        marks=tuple(verdict is Verdict.CORRECT for verdict in verdicts),
+        questions=frozenset((each.id, each.text, *each.options, each.answer) for each in questions),
+        settings=settings,
+    )
+
+
+def _check(old: Cell, new: Cell, *, same_agent: bool, same_benchmark: bool) -> None:
+    """Refuse two cells of one row or column that differ in what these must share."""
+    where = f"{old.run} and {new.run}"
+    if same_agent and same_benchmark:
+        raise InputError(f"{where}: both measure one agent on one benchmark. Leave one of them out.")
+    shared = [*(SHARED if same_agent or same_benchmark else ()), *(OF_AGENT if same_agent else ())]
+    for name in shared:
+        if old.settings[name] != new.settings[name]:
+            raise InputError(
+                f"{where}: found {name} {old.settings[name]} and {new.settings[name]}, wanted the same along a "
+                f"{'row' if same_agent else 'column'}. Evaluate one again as the other, or leave it out."
+            )
+    if same_benchmark and (differing := {question[0] for question in old.questions ^ new.questions}):
+        raise InputError(
+            f"{where}: found {len(differing)} questions that one of them asks otherwise or not at all, such as "
+            f"{min(differing)}, wanted the same along a column. Evaluate both on one file, with the same --start, "
+            "--stop and --limit."
+        )
