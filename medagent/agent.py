@@ -87,18 +87,26 @@ class Agent:
     search_stats: SearchStats = field(default_factory=SearchStats)
     trained: bool = True
 
-    def run_all(self, jobs: Sequence[Job], *, max_open: int = 512) -> list[Rollout]:
+    def run_all(
+        self, jobs: Sequence[Job], *, max_open: int = 512, on_done: Callable[[Rollout], None] | None = None
+    ) -> list[Rollout]:
         """Roll out all jobs, at most `max_open` at once, and return the rollouts in the jobs' order.
 
-        Batches of `max_open` run one after the other, so equal calls give equal batches. Do not call it from a running
-        event loop.
+        `on_done` gets each as soon as it ends. Batches of `max_open` run one after the other, so equal calls give equal
+        batches. Do not call it from a running event loop.
         """
+
+        async def run_one(job: Job, session: Session, batcher: SearchBatcher) -> Rollout:
+            rollout = await self._roll_out_and_close(job, session, batcher)
+            if on_done:
+                on_done(rollout)
+            return rollout
 
         async def run_batch(batch: Sequence[Job]) -> list[Rollout]:
             batcher = self.search_batcher()
             sessions = [self._session(job) for job in batch]
             tasks = [
-                asyncio.create_task(self._roll_out_and_close(job, session, batcher))
+                asyncio.create_task(run_one(job, session, batcher))
                 for job, session in zip(batch, sessions, strict=True)
             ]
             try:
@@ -258,7 +266,8 @@ class Agent:
 
     async def _search(self, job: Job, query: str, batcher: SearchBatcher, *, first: bool) -> list[Hit]:
         """The hits of a search, without the job's withheld documents and with its planted passages."""
-        found = await batcher.search(query, without=job.withheld)
+        asker = f"question {job.question.id}, sample {job.sample}"
+        found = await batcher.search(query, without=job.withheld, asker=asker)
         if first and job.planted:
             return [*(Hit(passage, 0.0) for passage in job.planted), *found]
         return found

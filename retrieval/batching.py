@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import numpy as np
+from chromadb.errors import ChromaError
+from httpx import HTTPError
 
 from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.filters import NO_FILTER, Filter
@@ -46,6 +48,7 @@ class _Waiting:
     where: Filter
     future: asyncio.Future[list[Hit]]
     since: float
+    asker: str
 
 
 class SearchBatcher:
@@ -83,23 +86,29 @@ class SearchBatcher:
         return self if where.empty else _FilteredBatcher(self, where)
 
     async def search(
-        self, query: str, *, top_k: int | None = None, where: Filter = NO_FILTER, without: Collection[str] = ()
+        self,
+        query: str,
+        *,
+        top_k: int | None = None,
+        where: Filter = NO_FILTER,
+        without: Collection[str] = (),
+        asker: str = "",
     ) -> list[Hit]:
-        """Hits for one query, none of them of the passages and documents named in `without`."""
+        """Hits for one query, none of them of the passages and documents named in `without`. Errors name `asker`."""
         wanted = top_k or self._top_k
         if not without:
-            return await self._search_one(query, wanted, where)
+            return await self._search_one(query, wanted, where, asker)
         asked = wanted + SPARE_HITS * len(without)
         while True:  # deeper, until enough is left: a large document may fill the first ranks
-            found = await self._search_one(query, asked, where)
+            found = await self._search_one(query, asked, where, asker)
             kept = [hit for hit in found if not is_named(hit.passage, without)][:wanted]
             if len(kept) == wanted or len(found) < asked or asked >= MAX_DEPTH:
                 return kept
             asked *= 4
 
-    async def _search_one(self, query: str, top_k: int, where: Filter) -> list[Hit]:
+    async def _search_one(self, query: str, top_k: int, where: Filter, asker: str) -> list[Hit]:
         future: asyncio.Future[list[Hit]] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Waiting(query, top_k, where, future, time.perf_counter()))
+        self._queue.append(_Waiting(query, top_k, where, future, time.perf_counter(), asker))
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
         return await future
@@ -140,9 +149,16 @@ class SearchBatcher:
 
     async def _search(self, batch: list[_Waiting]) -> list[list[Hit]]:
         call = self._call([waiting.query for waiting in batch], batch[0].top_k, batch[0].where)
+
+        def named() -> list[list[Hit]]:
+            try:
+                return call()
+            except Exception as error:
+                raise self._explained(error, batch) from error
+
         for attempt in range(self._retries + 1):
             try:
-                return await asyncio.wait_for(asyncio.to_thread(call), self._timeout_s)
+                return await asyncio.wait_for(asyncio.to_thread(named), self._timeout_s)
             except TimeoutError as error:
                 failure = RetrieverUnavailableError(
                     f"the retriever did not answer {len(batch)} queries within {self._timeout_s:.0f} s. See whether "
@@ -151,23 +167,22 @@ class SearchBatcher:
                 failure.__cause__ = error
             except RetrieverUnavailableError as error:
                 failure = error
-            except OSError as error:  # of a user's retriever: a connection is reset, a disk is away
-                failure = RetrieverUnavailableError(
-                    f"{self._name}.search: {type(error).__name__}: {error}, for {len(batch)} queries. It was tried "
-                    f"{attempt + 1} times. Raise RetrieverUnavailableError where the search cannot answer."
-                )
-                failure.__cause__ = error
-            except RetrievalError:
-                raise
-            except Exception as error:
-                raise RetrievalError(
-                    f"{self._name}.search: {type(error).__name__}: {error}, for {len(batch)} queries, of which the "
-                    f"first is {batch[0].query!r}. Mend the class; only an OSError is tried again."
-                ) from error
             if attempt < self._retries:
                 self.stats.num_retries += 1
                 await asyncio.sleep(self._backoff_s * 2**attempt)
-        raise failure
+        raise RetrieverUnavailableError(f"{failure} It was tried {self._retries + 1} times.") from failure
+
+    def _explained(self, error: Exception, batch: list[_Waiting]) -> RetrievalError:
+        """What a call raised, with the retriever, a query, and who asked it; whether it passes says its class."""
+        failed = getattr(error, "query", None)
+        first = next((waiting for waiting in batch if waiting.query == failed), batch[0])
+        by = f" ({first.asker})" if first.asker else ""
+        if isinstance(error, RetrievalError):
+            return error if failed is None else type(error)(f"{error} Asked by {first.asker or 'a caller'}.")
+        what = f"{self._name}.search: {type(error).__name__}: {error}, for {len(batch)} queries, of which the first is"
+        if passes(error):
+            return RetrieverUnavailableError(f"{what} {first.query!r}{by}.")
+        return RetrievalError(f"{what} {first.query!r}{by}. Mend the class; only an OSError is tried again.")
 
     def _call(self, queries: list[str], top_k: int, where: Filter) -> Callable[[], list[list[Hit]]]:
         retriever = self._retriever
@@ -187,6 +202,20 @@ class _FilteredBatcher(SearchBatcher):
         self._through, self._where, self.stats, self._queue = batcher, where, batcher.stats, batcher._queue
 
     async def search(
-        self, query: str, *, top_k: int | None = None, where: Filter = NO_FILTER, without: Collection[str] = ()
+        self,
+        query: str,
+        *,
+        top_k: int | None = None,
+        where: Filter = NO_FILTER,
+        without: Collection[str] = (),
+        asker: str = "",
     ) -> list[Hit]:
-        return await self._through.search(query, top_k=top_k, where=self._where & where, without=without)
+        where = self._where & where
+        return await self._through.search(query, top_k=top_k, where=where, without=without, asker=asker)
+
+
+def passes(error: BaseException | None) -> bool:
+    """Whether it may not happen again: an `OSError`, or what a client of Chroma or HTTP raises for one."""
+    if isinstance(error, ChromaError):
+        return error.code() == 429 or error.code() >= 500
+    return isinstance(error, OSError | HTTPError) or (error is not None and passes(error.__cause__))

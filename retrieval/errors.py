@@ -7,7 +7,9 @@ from contextlib import contextmanager
 
 
 class RetrievalError(Exception):
-    """Base of all retrieval errors."""
+    """Base of all retrieval errors. `query` is the one that failed, where it is known."""
+
+    query: str | None = None
 
 
 class CorpusError(RetrievalError):

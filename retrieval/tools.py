@@ -8,8 +8,9 @@ from hashlib import sha256
 from importlib import import_module
 from inspect import getsource, signature
 
+from medagent.retrieval.batching import passes
 from medagent.retrieval.controls import UnreliableRetriever
-from medagent.retrieval.errors import ToolError
+from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError, ToolError
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.retriever import FilteringRetriever, Retriever, WordReplacing
@@ -44,7 +45,8 @@ class Tool(ABC):
         Equal arguments must give equal results.
 
         Raises:
-            ValueError: its message is given to the agent as the result. Any other error ends the run.
+            ValueError: its message is given to the agent as the result. An `OSError` is tried again, as a search is.
+                Any other error ends the run.
         """
 
 
@@ -94,12 +96,17 @@ class Toolbox:
         except ValueError as error:
             result = f"not possible: {error}"
         except Exception as error:
-            raise ToolError(
+            kind = RetrieverUnavailableError if passes(error) else ToolError
+            failure: RetrievalError = kind(
                 f"tool {name.strip()}: {argument.strip()!r} ended in {error!r}. Let it raise ValueError for an "
                 "agent's mistakes; then the agent reads the message."
-            ) from error
+            )
+            failure.query = query
+            raise failure from error
         if not isinstance(result, str):
-            raise ToolError(f"tool {name.strip()}: gave {result!r} for {argument.strip()!r}, wanted a text.")
+            failure = ToolError(f"tool {name.strip()}: gave {result!r} for {argument.strip()!r}, wanted a text.")
+            failure.query = query
+            raise failure
         return [Hit(Passage.make(f"{tool.name}: {argument.strip()}", result, source=f"tool {tool.name}"), 1.0)]
 
 

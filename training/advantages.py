@@ -18,6 +18,7 @@ from medagent.training.experience import RolloutTensors, turn_starts
 from medagent.training.objectives import segment_sum
 
 Reduce = Callable[[Tensor], Tensor]
+EQUAL = 1e-6  # outcomes of a group that differ by less are equal: sums of rewards are rounded to float32
 
 
 def pack_actions(values_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -152,7 +153,7 @@ class GroupNormalised(AdvantageEstimator):
         if self.divide:
             # Taken from the deviations: a difference of large squares would leave noise where all rewards are equal.
             variance_B = _group_sums(advantages_B.square(), rollouts.groups_B) / (counts_B - 1).clamp(min=1)
-            equal_B = advantages_B.abs() < 1e-9
+            equal_B = advantages_B.abs() < EQUAL
             advantages_B = torch.where(equal_B, 0.0, advantages_B / (variance_B.sqrt() + 1e-6))
         return _everywhere(advantages_B, rollouts), torch.zeros_like(values_BT)
 

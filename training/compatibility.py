@@ -45,10 +45,10 @@ def check_composition(
             f"data.advantage is {name} and data.num_samples is {num_samples}, wanted 2 or more: a rollout is compared "
             "with others of the same question. Raise data.num_samples, and lower data.num_questions to keep the batch."
         )
-    if zero_std_groups == "mask" and not estimator.needs_groups:
+    if zero_std_groups != "keep" and not estimator.needs_groups:
         raise ConfigError(
-            f"data.zero_std_groups is mask, and data.advantage is {name}, which compares no group: equal rollouts "
-            "teach it too. Leave it out, or take GroupNormalised or LeaveOneOut."
+            f"data.zero_std_groups is {zero_std_groups}, and data.advantage is {name}, which compares no group: equal "
+            "rollouts teach it too. Leave it out, or take GroupNormalised or LeaveOneOut."
         )
     if module.critic_inputs == "evidence_and_group" and num_samples < 2:
         raise ConfigError(

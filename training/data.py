@@ -1,17 +1,13 @@
-"""Experience as a Lightning data source: one epoch is one iteration, collected with the weights at its first `next()`.
-
-Questions follow from a seeded permutation and the iteration's number, so a resumed run asks the same ones.
-"""
+"""Experience as a Lightning data source: an epoch is an iteration, collected with the weights at its first `next()`."""
 
 from __future__ import annotations
 
-import random
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -36,11 +32,13 @@ from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.experience import Experience, Reduction, step_weights
 from medagent.training.finite_steps import in_words
 from medagent.training.memory.batch_size_tuning import Work
-from medagent.training.metrics import Largest, explained_variance, logprob_gap, rollout_metrics, worst_of_ranks
+from medagent.training.metrics import explained_variance, logprob_gap, rollout_metrics
 from medagent.training.module import AgentModule
 from medagent.training.prepare import OffPolicy, TruncatedMode, ZeroStdMode, prepare
-from medagent.training.rewards import OutcomeReward, Reward, graded
+from medagent.training.rewards import OutcomeReward, Reward
+from medagent.training.rollouts.collection import Sampling, check_collection, collect
 from medagent.training.rollouts.noisy_retrieval import NoisyRetrieval
+from medagent.training.rollouts.questions import draws, order_of_pass
 from medagent.training.rollouts.stale_rollouts import StaleRollouts
 from medagent.training.settings import as_config, check_shares
 from medagent.training.sharding import over_ranks
@@ -60,7 +58,12 @@ class RolloutData(AgentData):
     of its last state is added) or "mask" (no loss).
 
     `zero_std_groups` "mask": a question whose rollouts all earned the same has no loss, where the advantage compares
-    them. `filter_overlong_prompts`: leave questions out that do not fit into the limits, instead of refusing them.
+    them. "resample": other questions take its place, as in DAPO (arXiv 2503.14476). After `max_num_gen_batches` draws,
+    the first included, groups that still have no spread have no loss. Metrics are of the groups that stay.
+
+    `reward_concurrency`: rewards that threads compute at once, beside sampling; above 1 the reward must be thread-safe.
+
+    `filter_overlong_prompts`: leave questions out that do not fit into the limits, instead of refusing them.
     """
 
     default_callbacks = (
@@ -80,6 +83,8 @@ class RolloutData(AgentData):
         engine: Engine = lazy_instance(InProcessEngine),
         truncated: TruncatedMode = "terminal",
         zero_std_groups: ZeroStdMode = "keep",
+        max_num_gen_batches: int = 10,
+        reward_concurrency: int = 1,
         filter_overlong_prompts: bool = False,
         noisy_retrieval: NoisyRetrieval = NoisyRetrieval(),
         num_questions: int = 128,
@@ -96,9 +101,11 @@ class RolloutData(AgentData):
         check_part("data.retriever", retriever, Retriever)
         check_part("data.reward", reward, Reward)
         super().__init__(agent, retriever, engine, seed=seed)
-        self.reward = reward
+        check_collection(concurrency=reward_concurrency, max_batches=max_num_gen_batches)
+        self.reward, self.reward_concurrency = reward, reward_concurrency
         self.advantage, self.off_policy, self.truncated = advantage, off_policy, truncated
-        self.zero_std_groups, self.filter_overlong_prompts = zero_std_groups, filter_overlong_prompts
+        self.zero_std_groups, self.max_num_gen_batches = zero_std_groups, max_num_gen_batches
+        self.filter_overlong_prompts = filter_overlong_prompts
         self.noisy_retrieval = noisy_retrieval
         self.num_questions, self.num_samples = num_questions, num_samples
         self.num_epochs, self.num_critic_epochs = num_epochs, num_critic_epochs
@@ -112,8 +119,7 @@ class RolloutData(AgentData):
             )
         noisy_retrieval.check(self.questions)
         self.rollouts: list[Rollout] = []  # of the current iteration, for records
-        self._search_metrics: dict[str, float] = {}  # of the last collection
-        self._sampling_s: dict[int, float] = {}  # iteration -> how long its rollouts took
+        self.samplings: dict[int, Sampling] = {}  # iteration -> what its rollouts cost
         if num_questions * num_samples < num_minibatches * num_micro_batches:
             raise ConfigError(
                 f"data: {num_questions} questions x {num_samples} samples cannot fill {num_minibatches} minibatches of "
@@ -185,15 +191,6 @@ class RolloutData(AgentData):
             chosen.append(self.questions[order_of_pass(self.seed, number, total)[offset]])
         return chosen
 
-    def _numbered(self, iteration: int) -> list[tuple[Question, int]]:
-        """An iteration's questions, with how often each came before in it: repeats are other samples, not copies."""
-        seen: Counter[str] = Counter()
-        numbered = []
-        for question in self.questions_of(iteration):
-            numbered.append((question, seen[question.id]))
-            seen[question.id] += 1
-        return numbered
-
     def train_dataloader(self) -> DataLoader[Experience]:
         """A loader without workers or collation: the dataset yields whole optimizer steps."""
         assert self.trainer is not None
@@ -203,49 +200,36 @@ class RolloutData(AgentData):
         self, policy: Policy, *, temperature: float, iteration: int, version: int, rank: int, world_size: int
     ) -> list[Rollout]:
         """Sample and grade this rank's rollouts for an iteration; the policy's weights are of iteration `version`."""
-        began = time.perf_counter()
         settings = self.agent_settings
         agent = Agent(policy, self.retriever, settings.protocol, settings.limits, top_k=settings.top_k)
-        jobs = [
-            self.noisy_retrieval.with_noise(
-                Job(
-                    question,
-                    seed=rollout_seed(self.seed, iteration=iteration, question_id=question.id, sample=sample),
-                    temperature=temperature,
-                    policy_version=version,
-                    sample=sample,
-                ),
-                seed=self.seed,
-                iteration=iteration,
-                retriever=self.retriever,
-            )
-            for question, repeat in self._numbered(iteration)[rank::world_size]
-            for sample in range(repeat * self.num_samples, (repeat + 1) * self.num_samples)
-        ]
-        rollouts = [graded(self.reward, rollout) for rollout in agent.run_all(jobs)]
-        self._search_metrics = agent.search_stats.metrics()
-        self._sampling_s[iteration] = time.perf_counter() - began
+        asked = draws(self.questions_of(iteration), self.questions, seed=self.seed, iteration=iteration)
+        groups = (
+            [
+                self.noisy_retrieval.with_noise(
+                    Job(
+                        question,
+                        seed=rollout_seed(self.seed, iteration=iteration, question_id=question.id, sample=sample),
+                        temperature=temperature,
+                        policy_version=version,
+                        sample=sample,
+                    ),
+                    seed=self.seed,
+                    iteration=iteration,
+                    retriever=self.retriever,
+                )
+                for sample in range(repeat * self.num_samples, (repeat + 1) * self.num_samples)
+            ]
+            for question, repeat in islice(asked, rank, None, world_size)
+        )
+        rollouts, self.samplings[iteration] = collect(
+            agent,
+            groups,
+            self.reward,
+            num_groups=len(range(rank, self.num_questions, world_size)),
+            concurrency=self.reward_concurrency,
+            max_batches=self.max_num_gen_batches if self.zero_std_groups == "resample" else 1,
+        )
         return rollouts
-
-    def sampling_metrics(
-        self, iteration: int, *, waited_s: float, num_action_tokens: int, reduce: Reduce, largest: Largest
-    ) -> dict[str, float]:
-        """The cost of sampling over all ranks: how long they waited, and the speed of the slowest."""
-        sampling_s = largest(torch.tensor(self._sampling_s.pop(iteration, waited_s), dtype=torch.float64))
-        tokens = reduce(torch.tensor(num_action_tokens, dtype=torch.float64))
-        own = {**self._search_metrics, **self.engine.metrics(), "time/rollout": waited_s}
-        return {
-            **worst_of_ranks(own, reduce, largest),
-            "throughput/action_tokens_per_s": float(tokens / sampling_s),
-        }
-
-
-@lru_cache(maxsize=2)  # an iteration may end one pass and begin the next
-def order_of_pass(seed: int, number: int, total: int) -> tuple[int, ...]:
-    """The order of all `total` questions in a pass over them, made by one shuffle."""
-    order = list(range(total))
-    random.Random(f"{seed}:{number}").shuffle(order)
-    return tuple(order)
 
 
 class _Iteration(IterableDataset[Experience]):
@@ -266,7 +250,9 @@ class _Iteration(IterableDataset[Experience]):
         started = time.perf_counter()
         data.rollouts = self._rollouts(module, iteration)
         rollout_s = time.perf_counter() - started
-        module.shared_base.token_counts.read(tokens_to_sample(data.rollouts))
+        # Those of a resumed run may have been sampled before it began.
+        sampling = data.samplings.pop(iteration, None) or Sampling.of(data.rollouts, rollout_s)
+        module.shared_base.token_counts.read(tokens_to_sample(data.rollouts) + sampling.discarded_tokens)
         reduce, largest = (partial(over_ranks, trainer, op=op) for op in ("sum", "max"))
         if iteration == 0 and module.has_critic:
             totals = reduce(torch.tensor([sum(r.total_reward for r in data.rollouts), float(len(data.rollouts))]))
@@ -283,13 +269,10 @@ class _Iteration(IterableDataset[Experience]):
         )
         value_mask_BT = data.advantage.value_mask(experience.mask_BT, experience.turn_ids_BT)
         variance = {"critic/explained_variance": explained_variance(experience, value_mask_BT, reduce)}
-        tokens = int(experience.mask_BT.sum())
         metrics = {
             **rollout_metrics(data.rollouts, iteration=iteration, reduce=reduce),
             **(variance if module.has_critic else {}),
-            **data.sampling_metrics(
-                iteration, waited_s=rollout_s, num_action_tokens=tokens, reduce=reduce, largest=largest
-            ),
+            **sampling.over_ranks({**data.engine.metrics(), "time/rollout": rollout_s}, reduce, largest),
             **logprob_gap(experience, off_policy=data.off_policy, reduce=reduce, largest=largest),
             **experience.metrics,
         }

@@ -17,6 +17,7 @@ METRICS: dict[str, str] = {
     "reward/mean": "Mean reward per rollout, rewards of turns included.",
     "reward/success": "Share of sampled rollouts whose answer is right.",
     "reward/zero_std_groups": "Share of questions whose rollouts all earned the same. With a group's advantage only.",
+    "rollout/resampled_groups": "Questions drawn in place of groups that all earned the same. Mode resample only.",
     "rollout/turns": "Turns per rollout.",
     "rollout/searches": "Searches per rollout.",
     "rollout/tokens": "Tokens per rollout: prompt, turns and passages.",
@@ -95,6 +96,7 @@ METRICS: dict[str, str] = {
     "compute/forward_tokens": "Tokens read forward since the run began, over all ranks, without padding and measuring.",
     "compute/backward_tokens": "Tokens that a backward pass has gone through since the run began, over all ranks.",
     "time/rollout": "Seconds per iteration that the trainer waited for rollouts.",
+    "time/reward": "Seconds per iteration that rewards took once sampling had ended.",
     "time/update": "Seconds per iteration from its start to its last update, rollouts left out.",
     "time/search": "Mean seconds from asking for a search to its result.",
     "time/search_p95": "The 95th percentile of these seconds.",
@@ -158,7 +160,7 @@ def rollout_metrics(rollouts: Sequence[Rollout], *, iteration: int, reduce: Redu
 
 
 # How the ranks' own figures of sampling become one: some add up, and of the rest the rank that is worst off counts.
-ADD_UP = ("rollout/search_retries", "sampler/replicas", "sampler/lost")
+ADD_UP = ("rollout/search_retries", "rollout/resampled_groups", "sampler/replicas", "sampler/lost")
 LEAST = ("sampler/arrived", "throughput/queries_per_search")
 
 

@@ -20,7 +20,7 @@ from medagent.training.experience import Experience
 from medagent.training.heads import TokenScores
 
 RatioLevel = Literal["token", "turn", "sequence"]
-ROUNDING = 4  # units of the base's precision by which log-probs of two reads of one text differ on average
+ROUNDING = 16  # units of the base's precision by which log-probs of two reads of one text differ on average
 MAX_LOG_RATIO = 20.0
 COMMON_CLIP = 0.2  # at which `policy/token_clip_fraction` compares weight levels and clip ranges
 

@@ -44,6 +44,11 @@ WORDS: dict[str, str] = {
     "model.temperature": "Temperature of sampling, at which every log-prob is taken; above 0.",
     "model.routing_replay": "Whose experts the policy's passes choose: their own (`none`), the trainer's before the "
     "update (`r2`), the sampler's (`r3`).",
+    "data.zero_std_groups": (
+        "Groups whose rollouts all earned the same: `keep`, `mask` (no loss) or `resample` (draw other questions)."
+    ),
+    "data.max_num_gen_batches": "With `resample`: draws at most, the first included. What is then left is masked.",
+    "data.reward_concurrency": "Rewards that threads compute at once, beside sampling; above 1, thread-safe ones only.",
     "data.benchmark": "Questions to train on.",
     "data.retriever": "Answers the agent's searches.",
     "data.agent.protocol": "Prompt, tags and parsing of turns.",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
 from medagent.agent import Agent, Job
 from medagent.policies.scripted import ScriptedPolicy
+from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.controls import UnreliableRetriever
 from medagent.retrieval.errors import ToolError
 from medagent.retrieval.passages import Hit, Passage
@@ -84,6 +86,34 @@ def test_a_failing_tool_is_named_with_its_argument() -> None:
         box.search(["broken: x"], top_k=1)
     with pytest.raises(ToolError, match=r"tool broken: gave 3 for 'number', wanted a text"):
         box.search(["broken: number"], top_k=1)
+
+
+class Away(Tool):
+    name = "away"
+    failures = 2
+
+    def use(self, argument: str) -> str:
+        if Away.failures:
+            Away.failures -= 1
+            raise ConnectionResetError("reset")
+        return "Here."
+
+
+def test_a_tool_that_raises_is_named_with_its_question_and_sample(tokenizer, monkeypatch) -> None:
+    questions = [Question("q1", "Gout?", answer="8"), Question("q2", "Twice?", answer="8")]
+
+    def said(read: str, turn: int) -> str:
+        return "<answer>8</answer>" if turn else f"<search>{'broken' if 'Twice?' in read else 'double'}: 4</search>"
+
+    agent = Agent(ScriptedPolicy(tokenizer, said), Toolbox(Corpus(), [Broken(), Double(), Away()]))
+    jobs = [Job(question, sample=3) for question in questions]
+    with pytest.raises(ToolError, match=r"tool broken: '4' ended in ZeroDivision.*Asked by question q2, sample 3\."):
+        agent.run_all(jobs)
+    agent.policy = ScriptedPolicy(
+        tokenizer, lambda read, turn: ("<search>away: 4</search>", "<answer>8</answer>")[turn]
+    )
+    monkeypatch.setattr(agent, "search_batcher", partial(SearchBatcher, agent.retriever, top_k=1, backoff_s=0.001))
+    assert agent.run_all(jobs[:1])[0].hits[0].passage.text == "Here."
 
 
 def test_a_tools_result_is_read_and_cited_like_a_passage(tokenizer) -> None:

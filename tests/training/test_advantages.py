@@ -147,3 +147,22 @@ def test_bad_settings_are_refused() -> None:
         GAE(gamma=1.5)
     with pytest.raises(ConfigError, match=r"GAE\.lam"):
         GAE(lam=-0.1)
+
+
+def test_a_reward_of_a_turn_wholly_forced_reaches_no_action() -> None:
+    """No action earned it: neither its own tokens nor the turns around it are paid."""
+    forced = Turn((3, 4), (0.0, 0.0), "", "q", observation_ids=(5,), forced_prefix=2, reward=8.0)
+    acted = Turn((6, 7), (0.0, -1.0), "", forced_prefix=1, reward=0.25)
+
+    def paid(*turns: Turn) -> list[float]:
+        rollout = Rollout(Question("q", ""), (1, 2), turns, StopReason.ANSWERED, reward=1.0)
+        tensors = tensorize([rollout], pad_id=0)
+        assert not tensors.rewards_BT[~tensors.mask_BT].any()
+        advantages_BT, _ = GAE(whiten=False).estimate(tensors, torch.zeros_like(tensors.rewards_BT), lambda each: each)
+        assert advantages_BT.sum() == tensors.rewards_BT.flip(1).cumsum(1).flip(1)[tensors.mask_BT].sum()
+        return tensors.rewards_BT[tensors.mask_BT].tolist()
+
+    assert paid(acted) == [1.25]
+    assert paid(forced, acted) == paid(acted, forced) == [1.25]
+    assert paid(acted, forced, acted) == [0.25, 1.25]
+    assert paid(forced) == []

@@ -12,8 +12,8 @@ from medagent.errors import ConfigError
 from medagent.protocol import TagProtocol
 from medagent.training.agent_data import AgentSettings
 from medagent.training.batching import split_by_length, split_minibatches
-from medagent.training.data import order_of_pass
 from medagent.training.experience import loss_weights
+from medagent.training.rollouts.questions import order_of_pass
 from medagent.types import Limits
 from tests.training.support import make_data
 

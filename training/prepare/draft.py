@@ -17,7 +17,7 @@ from medagent.types import Rollout
 
 ImportanceMode = Literal["behaviour", "decoupled"]
 TruncatedMode = Literal["terminal", "bootstrap", "mask"]
-ZeroStdMode = Literal["keep", "mask"]
+ZeroStdMode = Literal["keep", "mask", "resample"]
 
 
 @dataclass(frozen=True)

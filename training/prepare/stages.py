@@ -10,7 +10,7 @@ from torch import Tensor
 
 from medagent.errors import ConfigError, PolicyError
 from medagent.routing import no_record
-from medagent.training.advantages import GAE, AdvantageEstimator, Reduce, group_means
+from medagent.training.advantages import EQUAL, GAE, AdvantageEstimator, Reduce, group_means
 from medagent.training.experience import RolloutTensors, evidence_at
 from medagent.training.module import AgentModule
 from medagent.training.prepare.draft import ExperienceDraft
@@ -26,17 +26,17 @@ def mask_truncated(draft: ExperienceDraft) -> None:
 
 
 def mask_zero_std(draft: ExperienceDraft) -> None:
-    """Count the groups whose rollouts all earned the same; with `zero_std_groups` "mask" they have no loss."""
+    """Count the groups whose rollouts all earned the same; they have no loss unless `zero_std_groups` is "keep"."""
     if not draft.estimator.needs_groups:
         return
     tensors = draft.tensors
     outcomes_B = tensors.rewards_BT.double().sum(dim=1)
     counts_B, means_B = group_means(outcomes_B, tensors.groups_B)
     _, spread_B = group_means((outcomes_B - means_B).abs(), tensors.groups_B)
-    equal_B = spread_B < 1e-9
+    equal_B = spread_B < EQUAL
     equal, groups = draft.reduce(torch.stack([(equal_B / counts_B).sum(), (1 / counts_B).sum()])).tolist()
     draft.metrics["reward/zero_std_groups"] = equal / groups
-    if draft.zero_std_groups == "mask":
+    if draft.zero_std_groups != "keep":
         draft.tensors = _without_loss(tensors, equal_B)
 
 

@@ -1,1 +1,1 @@
-"""Rollouts that wait for their update, and questions that are made harder on purpose."""
+"""Collecting rollouts, those that wait for their update, and questions that are made harder on purpose."""

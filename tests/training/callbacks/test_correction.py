@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from medagent.errors import ConfigError
 from medagent.training.batching import split_by_length
 from medagent.training.callbacks import ClippingBiasCorrection
 from medagent.training.callbacks.correction import CorrectionScale
-from medagent.training.objectives import clipped_surrogate, reference_kl
+from medagent.training.objectives import PolicyTerms, clipped_surrogate, reference_kl
 from tests.training.support import OneBatch, Snoop, gradients, make_module, perturb, quiet_trainer
 
 
@@ -212,6 +214,57 @@ def test_a_remembered_cut_shortens_later_steps(experience, tmp_path, applied_to)
         torch.testing.assert_close(first.policy[0], plain.policy[0])
     with pytest.raises(StopIteration):
         next(owed)
+
+
+class Iterations:
+    """Steps of an update without a model. Of two tokens the second is clipped where it has moved by one nat."""
+
+    def __init__(self, **settings) -> None:
+        self.correction = ClippingBiasCorrection(**settings)
+        self.optimizer = torch.optim.AdamW([{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 1.0}])
+        self.trainer = SimpleNamespace(world_size=1, optimizers=[self.optimizer])
+        self.module = SimpleNamespace(trainer=self.trainer, log_dict=lambda metrics: None)
+
+    def rates(self, *moves: float | None) -> list[float]:
+        """The policy's rate in each step of an iteration; None is a step of the critic alone."""
+        self.correction.on_train_epoch_start(self.trainer, self.module)
+        return [self.rate(move) for move in moves]
+
+    def rate(self, move: float | None) -> float:
+        group = self.optimizer.param_groups[0]
+        if move is not None:
+            logprobs = torch.tensor([[-2.0, -2.0 + move]], requires_grad=True)
+            half, ones = torch.full((1, 2), 0.5), torch.ones(1, 2)
+            surrogate = clipped_surrogate(
+                logprobs,
+                old_logprobs_BT=torch.full((1, 2), -2.0),
+                advantages_BT=ones,
+                mask_BT=ones.bool(),
+                segments_BT=torch.tensor([[0, 1]]),
+                loss_weights_BT=half,
+                clip_low=0.2,
+                clip_high=0.2,
+            )
+            lengths_of_one = 2 * logprobs.detach().exp()
+            self.correction.on_policy_loss(self.module, PolicyTerms(surrogate, logprobs, lengths_of_one))
+        self.correction.on_finite_gradient(self.module, self.optimizer)
+        self.correction.on_train_batch_end(self.trainer, self.module, None, None, 0)
+        found, group["lr"] = group["lr"], 1.0
+        return float(found)
+
+
+def test_what_is_remembered_over_the_border_of_iterations_is_the_cut_alone() -> None:
+    clipped = 1 / (1 + math.e)  # ||g|| is 0.5 and ||C|| is e / 2
+    decays = Iterations(decay=0.5)
+    assert decays.rates(0.0, 1.0) == pytest.approx([1.0, clipped])
+    cut = 1 - clipped
+    assert decays.rates(None, 0.0, 0.0) == pytest.approx([1.0, 1 - cut / 2, 1 - cut / 4])
+    forgets = Iterations()
+    assert forgets.rates(0.0, 1.0) == pytest.approx([1.0, clipped])
+    assert forgets.rates(0.0, 1.0) == pytest.approx([1.0, clipped])
+    schedule = Iterations(normaliser="constant", constant=[0.9, 0.5])
+    assert schedule.rates(None, 0.0, 1.0, 0.0) == pytest.approx([1.0, 0.9, 0.5, 0.5])
+    assert schedule.rates(0.0, 0.0) == pytest.approx([0.9, 0.5])
 
 
 def test_two_corrections_are_refused(experience, tmp_path) -> None:
