@@ -70,16 +70,22 @@ def with_one_algorithm(arguments: list[str]) -> list[str]:
                 _check_algorithm(settings["algorithm"])
                 files.append((at, "" if given else "--config=", settings))
     found = list(arguments)
-    for at, option, settings in files:
+    for (at, option, _), settings in zip(files, one_algorithm([each for *_, each in files]), strict=True):
+        found[at] = option + yaml.safe_dump(settings, sort_keys=False)
+    return found
+
+
+def one_algorithm(files: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """See `with_one_algorithm`: of the settings of files that each have an `algorithm`."""
+    found = []
+    for number, settings in enumerate(files, start=1):
+        last = number == len(files)
+        kept = {name: value for name, value in settings.items() if last or name != "algorithm"}
         for part in ("model", "data"):
             chosen, own = settings["algorithm"].get(part) or {}, settings.get(part) or {}
-            if at == files[-1][0]:
-                settings[part] = {**chosen, **own}
-            else:
-                settings[part] = {name: value for name, value in own.items() if chosen.get(name, ...) != value}
-        if at != files[-1][0]:
-            del settings["algorithm"]
-        found[at] = option + yaml.safe_dump(settings, sort_keys=False)
+            others = {name: value for name, value in own.items() if chosen.get(name, ...) != value}
+            kept[part] = {**chosen, **own} if last else others
+        found.append(kept)
     return found
 
 

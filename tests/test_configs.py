@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import json
-from itertools import product
+from collections import Counter
+from functools import reduce
+from itertools import permutations, product
 from pathlib import Path
 from pydoc import locate
 
 import pytest
 import yaml
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser, Namespace, dict_to_namespace
 from lightning import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 
 from medagent.agent_spec import read_spec
 from medagent.cli.commands.evaluate import evaluate
-from medagent.config_files import with_one_algorithm
+from medagent.config_files import one_algorithm, with_one_algorithm
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks.source import KNOWN, BenchmarkSource
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.run import Plan
 from medagent.models.base_models import STARTER, model_path
-from medagent.training.command import AgentCLI, with_defaults
+from medagent.training.command import AgentCLI, check_algorithm, with_defaults
 from medagent.training.data import RolloutData
 from medagent.training.module import AgentModule
 from medagent.training.preference.data import PreferenceData
 from medagent.training.preference.module import PreferenceModule
+from medagent.training.settings import check_shares, num_ranks
 from medagent.training.sft.supervised import SupervisedData, SupervisedModule
 from tests.support import CONFIGS
 from tests.training.support import parser
@@ -110,8 +113,9 @@ def test_no_configuration_names_a_file_outside_a_users_reach() -> None:
 
 
 def test_every_algorithm_goes_with_every_task() -> None:
+    tasks = {task: parsed_from(task) for task in TASKS}
     for task, algorithm in product(TASKS, ALGORITHMS):
-        alone, parsed = parsed_from(task), parsed_from(task, algorithm)
+        alone, parsed = tasks[task], parsed_from(task, algorithm)
         block = yaml.safe_load(algorithm.read_text())["algorithm"]
         named = [each.class_path for each in parsed.algorithm.callbacks]
         assert (parsed.algorithm.name, parsed.trainer.callbacks) == (block["name"], alone.trainer.callbacks)
@@ -148,6 +152,91 @@ def test_the_configuration_of_a_run_gives_up_its_algorithm_to_a_later_one(tmp_pa
     for wrong in ("st_ppo", "{name: X, modle: {}}", "{name: X, model: 3}"):
         with pytest.raises(ConfigError, match="algorithm: found .*X|st_ppo.*wanted a name"):
             with_one_algorithm([f"--config=algorithm: {wrong}"])
+
+
+AXES = ("experiments", "algorithms", "critic", "rewards", "collapse", "engines", "hardware")  # in the README's order
+LOADED = {path: yaml.safe_load(path.read_text()) for axis in AXES for path in sorted((CONFIGS / axis).glob("*.yaml"))}
+BLOCKS = {LOADED[path]["algorithm"]["name"]: LOADED[path]["algorithm"] for path in ALGORITHMS}
+
+
+def laid_over(under: dict, over: dict) -> dict:
+    """What the parser makes of two files, without its checks of types."""
+    found = dict(under)
+    for name, value in over.items():
+        before = found.get(name)
+        other_class = isinstance(value, dict) and "class_path" in value and before != value
+        nested = isinstance(value, dict) and isinstance(before, dict) and not other_class
+        found[name] = laid_over(before, value) if nested else value
+    return found
+
+
+def resolved(defaults: dict, *files: Path) -> Namespace:
+    """The settings of a run, as far as they decide its algorithm."""
+    settings = [LOADED[path] for path in files]
+    having = [number for number, each in enumerate(settings) if "algorithm" in each]
+    for number, each in zip(having, one_algorithm([settings[number] for number in having]), strict=True):
+        settings[number] = each
+    return dict_to_namespace(reduce(laid_over, settings, defaults))
+
+
+def refusal(run: Namespace) -> str:
+    """Why the command refuses it before it builds a model; empty where it goes on."""
+    try:
+        ranks = num_ranks(run.trainer.devices, run.trainer.num_nodes)
+        data = run.data
+        check_shares(data.num_questions, data.num_samples, data.num_minibatches * data.num_micro_batches, ranks)
+        check_algorithm(run)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="module")
+def defaults() -> dict:
+    return parser().get_defaults().as_dict()
+
+
+def test_every_pair_of_files_is_an_algorithm_that_exists_or_is_refused(defaults: dict) -> None:
+    reasons: Counter[str] = Counter()
+    for first, last in permutations(LOADED, 2):
+        task = [] if {first.parent.name, last.parent.name} & {"experiments"} else [STARTER_TASK]
+        run, pair = resolved(defaults, *task, first, last), (first.name, last.name)
+        reason = refusal(run)
+        reasons[reason.partition(":")[0].partition(" is ")[0]] += 1
+        critics = (first.parent.name == "critic") + (last.parent.name == "critic")
+        free = [path for path in (first, last) if "critic_lora" in LOADED[path].get("algorithm", {}).get("model", {})]
+        critic_free = len([path for path in free if path in ALGORITHMS])
+        in_order = AXES.index(first.parent.name) < AXES.index(last.parent.name)
+        if in_order:  # as configs/README.md has it
+            assert bool(reason) == bool(critics and critic_free), (pair, reason)
+        if critics and critic_free:
+            assert "needs no critic" in reason, (pair, reason)
+        if reason:
+            continue
+        block = BLOCKS[run.algorithm.name]
+        loss = block.get("model", {}).get("policy_loss", defaults["model"]["policy_loss"])
+        advantage = locate(block["data"]["advantage"]["class_path"])
+        assert locate(run.data.advantage.class_path) is advantage, pair
+        assert locate(run.model.policy_loss.class_path) is locate(loss["class_path"]), pair
+        assert run.model.policy_loss.init_args.as_dict().items() >= loss["init_args"].items(), pair
+        assert [each["class_path"] for each in run.algorithm.callbacks] == [
+            each["class_path"] for each in block.get("callbacks", [])
+        ], pair
+        has_critic = run.model.critic_lora is not None or run.model.critic_inputs != "context"
+        assert has_critic == advantage.needs_critic, pair
+        assert run.data.num_samples > 1 or not advantage.needs_groups, pair
+    assert set(reasons) == {"", "data.advantage", "data.num_questions", "model.critic_inputs"}, reasons
+
+
+def test_pairs_are_laid_over_each_other_as_the_parser_does(defaults: dict) -> None:
+    for names in (("algorithms/gspo", "engines/vllm"), ("experiments/demo", "algorithms/grpo"), ("critic/group",) * 2):
+        files = [STARTER_TASK, *(CONFIGS / f"{name}.yaml" for name in names)]
+        mine, parsed = resolved(defaults, *files), parsed_from(*files)
+        for name in ("num_questions", "num_samples", "num_critic_epochs", "num_minibatches"):
+            assert mine.data[name] == parsed.data[name], (names, name)
+        for group, name in (("data", "advantage"), ("model", "policy_loss"), ("data", "engine")):
+            assert locate(mine[group][name].class_path) is locate(parsed[group][name].class_path)
+        assert (mine.algorithm.name, refusal(mine)) == (parsed.algorithm.name, refusal(parsed))
 
 
 def test_engines_and_hardware_go_with_every_task() -> None:

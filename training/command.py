@@ -28,6 +28,7 @@ from medagent.training.advantages import AdvantageEstimator
 from medagent.training.agent_data import AgentData
 from medagent.training.auto_dtype import resolve_dtype
 from medagent.training.callbacks.held_out import HeldOutEvaluation
+from medagent.training.compatibility import check_parts
 from medagent.training.data import RolloutData
 from medagent.training.engines import Engine
 from medagent.training.execution import keep_freed_memory
@@ -157,6 +158,28 @@ def with_defaults(callbacks: Sequence[Any], defaults: Sequence[str], *, without:
     return sorted([*kept, *others], key=lambda each: not each.class_path.endswith(HeldOutEvaluation.__name__))
 
 
+def check_algorithm(config: Namespace) -> None:
+    """Raise ConfigError, before a model is built, unless the parts of the run's algorithm are its own and fit."""
+    model, data, own = config["model"], config["data"], config["algorithm"]
+    for group, part in (("model", "policy_loss"), ("data", "advantage")):
+        found, named = config[group][part].class_path, own[group].get(part, {}).get("class_path")
+        if named and locate(found) is not locate(named):
+            raise ConfigError(
+                f"{group}.{part}: found {found}, which a later --config or option sets; algorithm {own['name']} wants "
+                f"{named}. Give the algorithm's file after the others, or one of your own with another algorithm.name."
+            )
+    advantage = locate(data["advantage"].class_path)
+    assert isinstance(advantage, type)
+    check_parts(
+        advantage,
+        has_critic=model["critic_lora"] is not None or model["critic_inputs"] != "context",
+        critic_inputs=model["critic_inputs"],
+        num_samples=data["num_samples"],
+        num_critic_epochs=data["num_critic_epochs"],
+        zero_std_groups=data["zero_std_groups"],
+    )
+
+
 class AgentCLI(LightningCLI):
     """LightningCLI with the project's module and data, logs and checkpoints in `trainer.default_root_dir`.
 
@@ -194,6 +217,8 @@ class AgentCLI(LightningCLI):
         if issubclass(self._data, RolloutData) and ranks:
             parts = data["num_minibatches"] * data["num_micro_batches"]
             check_shares(data["num_questions"], data["num_samples"], parts, ranks)
+        if self.algorithm:
+            check_algorithm(self.config)
         given = trainer["callbacks"] or []
         callbacks = given if isinstance(given, list) else [given]  # Lightning takes one callback without a list too
         self.callbacks = callbacks  # the configuration's own

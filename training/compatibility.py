@@ -12,6 +12,7 @@ from medagent.models.base_models import model_path
 from medagent.training.advantages import AdvantageEstimator
 from medagent.training.engines import Engine
 from medagent.training.execution import Quantisation
+from medagent.training.heads import CriticInputs
 from medagent.training.module import AgentModule
 from medagent.training.prepare import TruncatedMode, ZeroStdMode, check_bootstrap
 from medagent.training.routing import RoutingReplay
@@ -28,38 +29,58 @@ def check_composition(
     zero_std_groups: ZeroStdMode = "keep",
 ) -> None:
     """Raise ConfigError if critic, advantage, groups and truncated rollouts contradict each other."""
-    name = type(estimator).__name__
-    if estimator.needs_critic and not module.has_critic:
+    check_parts(
+        type(estimator),
+        has_critic=module.has_critic,
+        critic_inputs=module.critic_inputs,
+        num_samples=num_samples,
+        num_critic_epochs=num_critic_epochs,
+        zero_std_groups=zero_std_groups,
+    )
+    if truncated == "bootstrap":
+        check_bootstrap(module, estimator)
+
+
+def check_parts(
+    advantage: type[AdvantageEstimator],
+    *,
+    has_critic: bool,
+    critic_inputs: CriticInputs,
+    num_samples: int,
+    num_critic_epochs: int,
+    zero_std_groups: ZeroStdMode,
+) -> None:
+    """The same of settings alone, before a model is there."""
+    name = advantage.__name__
+    if advantage.needs_critic and not has_critic:
         raise ConfigError(
             f"data.advantage is {name}, which needs a critic, and model.critic_lora is null. Give the critic an "
             "adapter (model.critic_lora), let it see the evidence (model.critic_inputs), or take an advantage without "
             "a critic."
         )
-    if module.has_critic and not estimator.needs_critic:
+    if has_critic and not advantage.needs_critic:
         raise ConfigError(
             f"data.advantage is {name}, which needs no critic, and model.critic_lora or model.critic_inputs allocates "
             "one that nothing would read. Set model.critic_lora to null and model.critic_inputs to context."
         )
-    if estimator.needs_groups and num_samples < 2:
+    if advantage.needs_groups and num_samples < 2:
         raise ConfigError(
             f"data.advantage is {name} and data.num_samples is {num_samples}, wanted 2 or more: a rollout is compared "
             "with others of the same question. Raise data.num_samples, and lower data.num_questions to keep the batch."
         )
-    if zero_std_groups != "keep" and not estimator.needs_groups:
+    if zero_std_groups != "keep" and not advantage.needs_groups:
         raise ConfigError(
             f"data.zero_std_groups is {zero_std_groups}, and data.advantage is {name}, which compares no group: equal "
             "rollouts teach it too. Leave it out, or take GroupNormalised or LeaveOneOut."
         )
-    if module.critic_inputs == "evidence_and_group" and num_samples < 2:
+    if critic_inputs == "evidence_and_group" and num_samples < 2:
         raise ConfigError(
             f"model.critic_inputs is evidence_and_group and data.num_samples is {num_samples}, wanted 2 or more: the "
             "critic weighs how a question's other rollouts ended. Raise data.num_samples and lower data.num_questions "
             "to keep the batch, or set model.critic_inputs to evidence."
         )
-    if num_critic_epochs and not module.has_critic:
+    if num_critic_epochs and not has_critic:
         raise ConfigError(f"data.num_critic_epochs is {num_critic_epochs}, and there is no critic. Set it to 0.")
-    if truncated == "bootstrap":
-        check_bootstrap(module, estimator)
 
 
 def check_engine(engine: Engine, *, routing_replay: RoutingReplay, quantise: Quantisation, overlap: bool) -> None:
