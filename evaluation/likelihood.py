@@ -64,7 +64,6 @@ class LikelihoodAgent(Agent):
         job: Job,
         session: Session,
         batcher: SearchBatcher,
-        *,
         on_turn: Callable[[Turn], None] | None = None,
     ) -> Rollout:
         question = job.question
