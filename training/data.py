@@ -36,7 +36,7 @@ from medagent.training.metrics import explained_variance, logprob_gap, rollout_m
 from medagent.training.module import AgentModule
 from medagent.training.prepare import OffPolicy, TruncatedMode, ZeroStdMode, prepare
 from medagent.training.rewards import OutcomeReward, Reward
-from medagent.training.rollouts.collection import Sampling, check_collection, collect
+from medagent.training.rollouts.collection import SamplingCost, check_collection, collect
 from medagent.training.rollouts.noisy_retrieval import NoisyRetrieval
 from medagent.training.rollouts.questions import draws, order_of_pass
 from medagent.training.rollouts.stale_rollouts import StaleRollouts
@@ -119,7 +119,7 @@ class RolloutData(AgentData):
             )
         noisy_retrieval.check(self.questions)
         self.rollouts: list[Rollout] = []  # of the current iteration, for records
-        self.samplings: dict[int, Sampling] = {}  # iteration -> what its rollouts cost
+        self.samplings: dict[int, SamplingCost] = {}  # iteration -> what its rollouts cost
         if num_questions * num_samples < num_minibatches * num_micro_batches:
             raise ConfigError(
                 f"data: {num_questions} questions x {num_samples} samples cannot fill {num_minibatches} minibatches of "
@@ -251,7 +251,7 @@ class _Iteration(IterableDataset[Experience]):
         data.rollouts = self._rollouts(module, iteration)
         rollout_s = time.perf_counter() - started
         # Those of a resumed run may have been sampled before it began.
-        sampling = data.samplings.pop(iteration, None) or Sampling.of(data.rollouts, rollout_s)
+        sampling = data.samplings.pop(iteration, None) or SamplingCost.of(data.rollouts, rollout_s)
         module.shared_base.token_counts.read(tokens_to_sample(data.rollouts) + sampling.discarded_tokens)
         reduce, largest = (partial(over_ranks, trainer, op=op) for op in ("sum", "max"))
         if iteration == 0 and module.has_critic:

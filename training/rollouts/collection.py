@@ -24,7 +24,7 @@ from medagent.types import Rollout
 
 
 @dataclass
-class Sampling:
+class SamplingCost:
     """What an iteration's rollouts cost on this rank, those of discarded groups too."""
 
     seconds: float = 0.0
@@ -35,7 +35,7 @@ class Sampling:
     metrics: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rollouts: Sequence[Rollout], waited_s: float) -> Sampling:
+    def of(cls, rollouts: Sequence[Rollout], waited_s: float) -> SamplingCost:
         """As much as rollouts tell that were read from a file."""
         return cls(waited_s, num_actions(rollouts))
 
@@ -57,13 +57,13 @@ def collect(
     num_groups: int,
     concurrency: int,
     max_batches: int,
-) -> tuple[list[Rollout], Sampling]:
+) -> tuple[list[Rollout], SamplingCost]:
     """The graded rollouts of `num_groups` groups, and their cost. A draw is the jobs of one group.
 
     With `max_batches` above 1 groups without spread are drawn again, until so many batches were sampled.
     """
     groups: dict[int, list[Rollout]] = {}
-    missing, cost, resampled, reward_s = list(range(num_groups)), Sampling(), 0, 0.0
+    missing, cost, resampled, reward_s = list(range(num_groups)), SamplingCost(), 0, 0.0
     for batch in range(max_batches):
         cost.discarded_tokens += tokens_to_sample([rollout for place in missing for rollout in groups.get(place, [])])
         resampled += len(missing) if batch else 0
