@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from medagent.config_files import with_current_names
+from medagent.config_files import known_class, with_current_names
 from medagent.errors import ConfigError
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.retrieval.settings import SearchSettings
@@ -90,20 +89,13 @@ def protocol_to_json(protocol: TurnProtocol) -> dict[str, Any]:
 
 
 def protocol_from_json(row: Any) -> TurnProtocol:
-    """The inverse of `protocol_to_json`. Raises `ConfigError` for a class that cannot be imported or constructed."""
+    """The inverse of `protocol_to_json`. Raises `ConfigError` for a class that is unknown or cannot be constructed."""
     if not isinstance(row, dict) or set(row) != {"class_path", "init_args"}:
         raise ConfigError(
             f"protocol: found {str(row)[:80]!r}, wanted class_path and init_args. Export the agent again."
         )
     path, arguments = str(row["class_path"]), row["init_args"]
-    module, _, name = path.rpartition(".")
-    try:
-        found = vars(import_module(module))[name]
-    except Exception as error:  # a user's module may raise anything when it is imported
-        raise ConfigError(
-            f"protocol {path!r}: cannot be imported ({error!r}), wanted a subclass of "
-            "medagent.protocol.TurnProtocol. Run the command where its module lies, or install it."
-        ) from error
+    found = known_class(path, "protocol")
     if not (isinstance(found, type) and issubclass(found, TurnProtocol)):
         raise ConfigError(
             f"protocol {path!r}: found {found!r}, wanted a subclass of medagent.protocol.TurnProtocol. Name its class."
@@ -131,7 +123,7 @@ def read_spec(folder: Path) -> AgentSpec:
             "`medagent demo` (such as runs/demo/agent)."
         )
     try:
-        row = json.loads(with_current_names(path.read_text(encoding="utf-8")))
+        row = json.loads(with_current_names(path.read_text(encoding="utf-8"), of_others=True))
         if row["format"] != FORMAT:
             raise ConfigError(f"agent {folder}: format {row['format']} found, {FORMAT} wanted. Export it again.")
         return AgentSpec.from_json(row)

@@ -1,8 +1,13 @@
-"""Configuration files: where they lie, and the names of earlier versions that they may hold."""
+"""Configuration files: where they lie, and the classes that they name, also as earlier versions did.
+
+Agents and runs hold settings too, and may come from others. Opening one never imports a module that it names.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
+from importlib import import_module
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from medagent.errors import ConfigError
+from medagent.errors import ConfigError, InputError
 
 # Packages that were installed under names of their own.
 FORMER = ("training", "retrieval", "evaluation")
@@ -98,18 +103,19 @@ def _check_algorithm(found: Any) -> None:
         )
 
 
-def with_current_names(text: str) -> str:
+def with_current_names(text: str, *, of_others: bool = False) -> str:
     """A YAML or JSON text in which names of earlier versions are today's: class paths, and the setting `hand_over`.
 
-    A package `training` of the user's wins. A class whose module moved is found where its package exports it.
+    A package `training` of the user's wins, and for a text that may be `of_others` once it is imported. A class whose
+    module moved is found where its package exports it.
     """
-    found = FORMER_PATH.sub(lambda match: _current(match[0]), text)
+    found = FORMER_PATH.sub(lambda match: _current(match[0], of_others=of_others), text)
     return DROPPED_SETTING.sub("", FORMER_SETTING.sub("weight_sync", found))
 
 
-def _current(path: str) -> str:
+def _current(path: str, *, of_others: bool) -> str:
     package = path.partition(".")[0]
-    if _is_users(package) and locate(path) is not None:
+    if _is_users(package) and (is_known(path) or not of_others) and locate(path) is not None:
         return path
     module, _, name = path.rpartition(".")
     for place in (path, f"{module.rpartition('.')[0]}.{name}"):
@@ -124,3 +130,41 @@ def _is_users(package: str) -> bool:
         return False
     own = Path(str(files("medagent") / package)).resolve()
     return own not in [Path(folder).resolve() for folder in found.submodule_search_locations or ()]
+
+
+def is_known(path: str) -> bool:
+    """Whether a class path leads into the project, or into a module that the user's own program has imported."""
+    module = path.rpartition(".")[0]
+    return module in sys.modules or module.partition(".")[0] == "medagent"
+
+
+def known_class(path: str, where: str) -> Any:
+    """What a path such as "my_task.MyProtocol" in `where` names, None where its module lacks that name.
+
+    Raises:
+        ConfigError: it is not `is_known`. Its module is not imported.
+    """
+    if not is_known(path):
+        raise ConfigError(
+            f"{where}: found the class {path}, wanted one of the project's own. Importing another runs code of whoever "
+            f"wrote it. If you trust it, add --allow_class {path}, or in Python import its module first."
+        )
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name, None)
+    except ImportError:
+        return None
+
+
+def allow_class(path: str) -> None:
+    """Import a class that the user trusts, so that files may name it."""
+    module, _, name = path.rpartition(".")
+    try:
+        found = vars(import_module(module))[name]
+    except Exception as error:  # a user's module may raise anything when it is imported
+        raise InputError(
+            f"--allow_class {path}: cannot be imported ({error!r}), wanted a class that Python finds from here, such "
+            "as my_task.MyTool. Run the command where its module lies, or install it."
+        ) from error
+    if not isinstance(found, type):
+        raise InputError(f"--allow_class {path}: found {found!r}, wanted a class. Name its class.")

@@ -111,7 +111,7 @@ def export_adapter(agent: Path, out: Path, *, overwrite: bool = False) -> None:
         raise ConfigError(f"agent {agent}: found no adapter. Leave --form adapter out.")
     check_adapter(adapter_folder(agent))
     fresh = _begun(out, overwrite)
-    save_agent(fresh, spec, AutoTokenizer.from_pretrained(agent))
+    save_agent(fresh, spec, AutoTokenizer.from_pretrained(agent, trust_remote_code=False))
     shutil.copytree(adapter_folder(agent), fresh / "adapter")
     base = f"4 bits ({spec.quantise})" if spec.quantise != "none" else spec.dtype
     made = f"The folder `adapter` holds the LoRA alone. It belongs to the base model below, in {base}."

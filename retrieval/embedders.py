@@ -194,7 +194,10 @@ class MedCPTEmbedder:
         wanted = "the folders of both encoders as 'medcpt|QUERY_FOLDER|ARTICLE_FOLDER', or make the hub reachable"
         with needs_model("embedder", self.identity, wanted):
             self._query, self._article = (
-                (AutoTokenizer.from_pretrained(name), AutoModel.from_pretrained(name).to(self._device).eval())
+                (
+                    AutoTokenizer.from_pretrained(name, trust_remote_code=False),
+                    AutoModel.from_pretrained(name, trust_remote_code=False).to(self._device).eval(),
+                )
                 for name in (query_model, article_model)
             )
         self.dimension = int(self._article[1].config.hidden_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from collections.abc import Callable, Sequence
@@ -73,6 +74,13 @@ class ChromaVectors:
             self._collection = self._client.get_collection(self._name, embedding_function=None)
         except NotFoundError:
             return False
+        model: Any = self._collection._model
+        if '"known"' in json.dumps([model.configuration_json, model.serialized_schema]):
+            self._collection = None
+            raise IndexMismatchError(
+                f"chroma {self._where}: found the name of an embedding function, wanted none. Chroma would build it, "
+                "and run code that its settings name. Make the collection again with: medagent index rebuild FOLDER"
+            )
         return True
 
     def hold(

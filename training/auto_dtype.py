@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from lightning.pytorch.utilities import rank_zero_only
@@ -46,7 +47,7 @@ def _dtype_before(run: Path) -> str | None:
     for path in sorted(run.glob("checkpoints/*.ckpt"), key=lambda path: path.stat().st_mtime, reverse=True):
         try:
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, OSError):
+        except (RuntimeError, EOFError, OSError, UnpicklingError):
             continue  # torn; the run says so when it goes on from the one before
         if found := checkpoint.get(DTYPE):
             return str(found)

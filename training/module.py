@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
-from lightning import Callback, LightningModule
+from lightning import Callback
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
@@ -22,6 +22,7 @@ from medagent.routing import Routers
 from medagent.training.adapters import REFERENCE, SharedBase
 from medagent.training.auto_dtype import DTYPE, check_dtype, resolve_dtype
 from medagent.training.batching import pack_rows
+from medagent.training.checked_loading import CheckedModule
 from medagent.training.default_callbacks import default_callbacks, log_at_once
 from medagent.training.execution import Execution
 from medagent.training.experience import Experience
@@ -55,7 +56,7 @@ class StepCallback(Callback):
         """The step's gradient is complete, finite and not clipped yet. Learning rates set here hold for this step."""
 
 
-class AgentModule(LightningModule):
+class AgentModule(CheckedModule):
     """Policy LoRA, critic LoRA + value head and frozen reference on one base, trained by PPO (arXiv 1707.06347).
 
     `policy_loss` is what the policy maximises. Without `critic_lora` there is no critic, and the advantage must need
@@ -67,8 +68,7 @@ class AgentModule(LightningModule):
     `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward. With 0 nothing reads it.
 
     Over `lr_decay_iterations` both learning rates fall linearly to zero. Over `lr_warmup_iterations` the policy's rate
-    rises first, as AdamW's first steps move every weight by the whole rate. `temperature` is that of
-    sampling, and every log-prob is taken at it.
+    rises first, as AdamW's first steps move every weight by the whole rate. Every log-prob is at `temperature`, too.
 
     `routing_replay`, of a mixture of experts: the policy's passes choose the experts of the trainer before the update
     ("r2") or of the sampler ("r3"), see `medagent.training.routing`.

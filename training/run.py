@@ -20,6 +20,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from pickle import UnpicklingError
 from pydoc import locate
 from typing import Any
 
@@ -32,7 +33,7 @@ from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities import rank_zero_only
 from torch import distributed
 
-from medagent.config_files import with_current_names
+from medagent.config_files import is_known, with_current_names
 from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder, signals_interrupt
@@ -232,7 +233,7 @@ def newest_checkpoint(run: Path) -> Path | None:
     for path in found:
         try:
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, OSError) as error:
+        except (RuntimeError, EOFError, OSError, UnpicklingError) as error:
             print(f"checkpoint {path} cannot be read ({error}); trying the one before it.")
             continue
         if why := why_not_to_go_on(checkpoint):
@@ -277,7 +278,8 @@ def _claim(
     checkpoint = newest_checkpoint(run)
     done = _iterations_in(checkpoint) if checkpoint else 0
     if resolved and path.exists():
-        _refuse_changes(run, yaml.safe_load(with_current_names(path.read_text(encoding="utf-8"))), resolved)
+        before = with_current_names(path.read_text(encoding="utf-8"), of_others=True)
+        _refuse_changes(run, yaml.safe_load(before), resolved)
     if iterations is not None and done > iterations:
         raise ConfigError(
             f"run folder {run}: found {done} iterations done, wanted at most trainer.max_epochs, {iterations}. "
@@ -305,7 +307,7 @@ def _same(known: Any, wanted: Any) -> bool:
     if known == wanted:
         return True
     texts = isinstance(known, str) and isinstance(wanted, str)
-    return texts and isinstance(kind := locate(known), type) and kind is locate(wanted)
+    return texts and is_known(known) and isinstance(kind := locate(known), type) and kind is locate(wanted)
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:

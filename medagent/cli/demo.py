@@ -165,7 +165,9 @@ class _Demo:
     @cached_property
     def _chats(self) -> bool:
         """Whether the base has a chat template; without one its prompts are plain text."""
-        return bool(AutoTokenizer.from_pretrained(model_path(self._settings.base)).chat_template)
+        return bool(
+            AutoTokenizer.from_pretrained(model_path(self._settings.base), trust_remote_code=False).chat_template
+        )
 
     @property
     def _protocol(self) -> TurnProtocol:

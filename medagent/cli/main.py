@@ -22,7 +22,7 @@ from medagent.cli.commands.evaluate import EVALUATION_COMMANDS
 from medagent.cli.commands.index import INDEX_COMMANDS, search
 from medagent.cli.commands.questions import QUESTION_COMMANDS
 from medagent.cli.commands.train import CONFIGURED, TRAINING_COMMANDS, settings_help
-from medagent.config_files import with_config_paths
+from medagent.config_files import allow_class, with_config_paths
 from medagent.errors import InputError, MedagentError
 from medagent.retrieval.errors import RetrievalError
 
@@ -107,7 +107,13 @@ def overview() -> str:
         for name, command in commands.items():
             told = command["_help"] if isinstance(command, dict) else getdoc(command) or ""
             lines.append(f"  {name:<14}{told.splitlines()[0]}")
-    return "\n".join([*lines, "", "`medagent COMMAND --help` lists a command's options."])
+    lines += [
+        "",
+        "`medagent COMMAND --help` lists a command's options. Each also takes --allow_class my_task.MyProtocol,",
+    ]
+    return "\n".join(
+        [*lines, "which lets an agent or a checkpoint name a class of yours. It may be given several times."]
+    )
 
 
 def _flags(commands: dict[str, Any]) -> set[str]:
@@ -140,6 +146,18 @@ def _with_runs_listed(said: list[str]) -> list[str]:
     return [said[0], *([f"[{', '.join(runs)}]"] if runs else []), *options]
 
 
+def without_allowed_classes(arguments: list[str]) -> list[str]:
+    """The arguments without `--allow_class CLASS`, which every command takes, once the classes are imported."""
+    kept, words = list[str](), iter(arguments)
+    for word in words:
+        option, _, value = word.partition("=")
+        if option == "--allow_class":
+            allow_class(value or next(words, ""))
+        else:
+            kept.append(word)
+    return kept
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run a command. A user's error is one line on standard error and exit status 1."""
     for name, value in NO_TELEMETRY.items():
@@ -147,7 +165,7 @@ def main(argv: list[str] | None = None) -> int:
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # where classes of one's own lie, which options, a YAML or an agent name
     try:
-        arguments = with_config_paths(sys.argv[1:] if argv is None else argv)
+        arguments = with_config_paths(without_allowed_classes(sys.argv[1:] if argv is None else argv))
         command, given = arguments[:1], arguments[1:]
         if not command or command[0] in HELP:
             print(overview())

@@ -69,7 +69,7 @@ class ServersEngine(Engine):
 
     def open(self, folder: Path, spec: AgentSpec, *, lockstep: bool = False) -> CompletionPolicy:
         """See `Engine.open`."""
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         ends = stored_end_token_ids(tokenizer, base_path(folder, spec))
         sources = [HttpCompletions(self._endpoint(url)) for url in self._urls]
         return CompletionPolicy(sources, self._model, tokenizer, seeded=self._seeded, end_ids=ends)

@@ -76,7 +76,9 @@ class VllmEngine(Engine):
         weights = base_path(folder, spec)
         base = (weights, spec.dtype, spec.limits.max_total_tokens)
         if self._server is None:
-            longest = room_on_server(AutoConfig.from_pretrained(weights), base[2], f"agent {folder}")
+            longest = room_on_server(
+                AutoConfig.from_pretrained(weights, trust_remote_code=False), base[2], f"agent {folder}"
+            )
             self._base = base
             self._server = VllmServer(
                 weights,
@@ -91,7 +93,10 @@ class VllmEngine(Engine):
                 f"agent {folder}: its base, dtype and longest dialogue {base} are not those that vLLM was started "
                 f"with, {self._base}. Start the service again."
             )
-        source, tokenizer = self._server.wait().completions(), AutoTokenizer.from_pretrained(folder)
+        source, tokenizer = (
+            self._server.wait().completions(),
+            AutoTokenizer.from_pretrained(folder, trust_remote_code=False),
+        )
         ends = stored_end_token_ids(tokenizer, weights)
         if adapter is None:
             return CompletionPolicy([source], MODEL, tokenizer, seeded=self._seeded, end_ids=ends)

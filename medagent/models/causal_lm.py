@@ -62,9 +62,10 @@ def load_causal_lm(
     _refuse_adapter(name, Path(path))
     transformers_logging.disable_progress_bar()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         model = AutoModelForCausalLM.from_pretrained(
             path,
+            trust_remote_code=False,
             dtype=torch_dtype,
             attn_implementation=attention,
             **({"quantization_config": _four_bits(torch_dtype), "device_map": device} if four_bit else {}),

@@ -66,7 +66,7 @@ def hardware(device: str) -> str:
 
 def num_parameters(base_model: str) -> int:
     """Parameters of a base, tied ones once, counted from its configuration alone."""
-    config = AutoConfig.from_pretrained(model_path(base_model))
+    config = AutoConfig.from_pretrained(model_path(base_model), trust_remote_code=False)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     return sum(parameter.numel() for parameter in model.parameters())

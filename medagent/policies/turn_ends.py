@@ -125,7 +125,7 @@ def end_token_ids(tokenizer: PreTrainedTokenizerBase, *models: PreTrainedModel |
 
 def stored_end_token_ids(tokenizer: PreTrainedTokenizerBase, name: str) -> tuple[int, ...]:
     """As `end_token_ids`, read from the files of a model that is not loaded: a folder or a hub name."""
-    config = AutoConfig.from_pretrained(name)
+    config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     configs: list[PretrainedConfig | GenerationConfig] = [config, config.get_text_config(decoder=True)]
     try:
         configs.append(GenerationConfig.from_pretrained(name))

@@ -199,7 +199,11 @@ def test_a_training_file_names_a_protocol_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"class_path": "no_such.Thing", "init_args": {}}, "cannot be imported .* wanted a subclass"),
+        (
+            {"class_path": "no_such.Thing", "init_args": {}},
+            "found the class no_such.Thing, .* --allow_class no_such.Thing",
+        ),
+        ({"class_path": "medagent.no_such.Thing", "init_args": {}}, "found None, wanted a subclass"),
         ({"class_path": "medagent.protocol.Block", "init_args": {}}, "found .* wanted a subclass"),
         ({"class_path": "medagent.protocol.TagProtocol", "init_args": {"loud": 1}}, "found the arguments .* wanted"),
         ({"instructions": ""}, "wanted class_path and init_args"),

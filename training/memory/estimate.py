@@ -63,7 +63,7 @@ class ModelShape:
     def of(base_model: str) -> ModelShape:
         """The shape of a base model, by hub name or folder."""
         try:
-            config = AutoConfig.from_pretrained(model_path(base_model))
+            config = AutoConfig.from_pretrained(model_path(base_model), trust_remote_code=False)
             with torch.device("meta"):
                 model = AutoModelForCausalLM.from_config(config)
         except (OSError, ValueError) as error:

@@ -130,7 +130,8 @@ def test_classes_are_found_where_the_command_is_run(tmp_path: Path, index: str, 
     spec["protocol"]["class_path"] = "found_here.Other"
     (tmp_path / "agent" / "agent.json").write_text(json.dumps(spec))
     (tmp_path / "eval.yaml").write_text("benchmark: found_here.Three\nmodes: closed_book\n")
-    assert main(["ask", "Which drug is first?", "--agent", "agent", "--index", index]) == 0
+    own = ["--allow_class", "found_here.Other"]
+    assert main([*own, "ask", "Which drug is first?", "--agent", "agent", "--index", index]) == 0
     assert main(["evaluate", "--config", "eval.yaml", "--agent", "agent", "--index", index, "--out", "out"]) == 0
     assert json.loads((tmp_path / "out" / "report.json").read_text())["n"] == 3
 
