@@ -28,7 +28,7 @@ from medagent.training.advantages import AdvantageEstimator
 from medagent.training.agent_data import AgentData
 from medagent.training.auto_dtype import resolve_dtype
 from medagent.training.callbacks.held_out import HeldOutEvaluation
-from medagent.training.compatibility import check_parts
+from medagent.training.compatibility import check_composition
 from medagent.training.data import RolloutData
 from medagent.training.engines import Engine
 from medagent.training.execution import keep_freed_memory
@@ -170,7 +170,7 @@ def check_algorithm(config: Namespace) -> None:
             )
     advantage = locate(data["advantage"].class_path)
     assert isinstance(advantage, type)
-    check_parts(
+    check_composition(
         advantage,
         has_critic=model["critic_lora"] is not None or model["critic_inputs"] != "context",
         critic_inputs=model["critic_inputs"],

@@ -13,35 +13,12 @@ from medagent.training.advantages import AdvantageEstimator
 from medagent.training.engines import Engine
 from medagent.training.execution import Quantisation
 from medagent.training.heads import CriticInputs
-from medagent.training.module import AgentModule
-from medagent.training.prepare import TruncatedMode, ZeroStdMode, check_bootstrap
+from medagent.training.prepare import ZeroStdMode
 from medagent.training.routing import RoutingReplay
 from medagent.types import Limits
 
 
 def check_composition(
-    module: AgentModule,
-    estimator: AdvantageEstimator,
-    *,
-    num_samples: int,
-    num_critic_epochs: int,
-    truncated: TruncatedMode,
-    zero_std_groups: ZeroStdMode = "keep",
-) -> None:
-    """Raise ConfigError if critic, advantage, groups and truncated rollouts contradict each other."""
-    check_parts(
-        type(estimator),
-        has_critic=module.has_critic,
-        critic_inputs=module.critic_inputs,
-        num_samples=num_samples,
-        num_critic_epochs=num_critic_epochs,
-        zero_std_groups=zero_std_groups,
-    )
-    if truncated == "bootstrap":
-        check_bootstrap(module, estimator)
-
-
-def check_parts(
     advantage: type[AdvantageEstimator],
     *,
     has_critic: bool,
@@ -50,7 +27,7 @@ def check_parts(
     num_critic_epochs: int,
     zero_std_groups: ZeroStdMode,
 ) -> None:
-    """The same of settings alone, before a model is there."""
+    """Raise ConfigError if critic, advantage and groups contradict each other."""
     name = advantage.__name__
     if advantage.needs_critic and not has_critic:
         raise ConfigError(

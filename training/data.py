@@ -34,9 +34,9 @@ from medagent.training.finite_steps import in_words
 from medagent.training.memory.batch_size_tuning import Work
 from medagent.training.metrics import explained_variance, logprob_gap, rollout_metrics
 from medagent.training.module import AgentModule
-from medagent.training.prepare import OffPolicy, TruncatedMode, ZeroStdMode, prepare
+from medagent.training.prepare import OffPolicy, TruncatedMode, ZeroStdMode, check_bootstrap, prepare
 from medagent.training.rewards import OutcomeReward, Reward
-from medagent.training.rollouts.collection import SamplingCost, check_collection, collect
+from medagent.training.rollouts.collection import SamplingCost, check_collection, collect, num_actions
 from medagent.training.rollouts.noisy_retrieval import NoisyRetrieval
 from medagent.training.rollouts.questions import draws, order_of_pass
 from medagent.training.rollouts.stale_rollouts import StaleRollouts
@@ -134,13 +134,15 @@ class RolloutData(AgentData):
         parts = self.num_minibatches * self.num_micro_batches
         check_shares(self.num_questions, self.num_samples // self._together(), parts, self.trainer.world_size)
         check_composition(
-            module,
-            self.advantage,
+            type(self.advantage),
+            has_critic=module.has_critic,
+            critic_inputs=module.critic_inputs,
             num_samples=self.num_samples,
             num_critic_epochs=self.num_critic_epochs,
-            truncated=self.truncated,
             zero_std_groups=self.zero_std_groups,
         )
+        if self.truncated == "bootstrap":
+            check_bootstrap(module, self.advantage)
         check_engine(
             self.engine,
             routing_replay=module.routing_replay,
@@ -251,7 +253,7 @@ class _Iteration(IterableDataset[Experience]):
         data.rollouts = self._rollouts(module, iteration)
         rollout_s = time.perf_counter() - started
         # Those of a resumed run may have been sampled before it began.
-        sampling = data.samplings.pop(iteration, None) or SamplingCost.of(data.rollouts, rollout_s)
+        sampling = data.samplings.pop(iteration, None) or SamplingCost(rollout_s, num_actions(data.rollouts))
         module.shared_base.token_counts.read(tokens_to_sample(data.rollouts) + sampling.discarded_tokens)
         reduce, largest = (partial(over_ranks, trainer, op=op) for op in ("sum", "max"))
         if iteration == 0 and module.has_critic:

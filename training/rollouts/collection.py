@@ -34,11 +34,6 @@ class SamplingCost:
     """`tokens_to_sample` of discarded groups."""
     metrics: dict[str, float] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, rollouts: Sequence[Rollout], waited_s: float) -> SamplingCost:
-        """As much as rollouts tell that were read from a file."""
-        return cls(waited_s, num_actions(rollouts))
-
     def over_ranks(self, others: Mapping[str, float], reduce: Reduce, largest: Largest) -> dict[str, float]:
         """The metrics over all ranks, with `others` of this rank, and the speed of the slowest."""
         sampling_s = largest(torch.tensor(self.seconds, dtype=torch.float64))
@@ -102,11 +97,9 @@ def _graded(agent: Agent, jobs: list[Job], reward: Reward, concurrency: int) -> 
     if concurrency == 1:  # in this thread: a reward need not be thread-safe
         rollouts, sampled = agent.run_all(jobs), time.perf_counter()
         return [graded(reward, rollout) for rollout in rollouts], time.perf_counter() - sampled
-    with _grading(reward, concurrency) as start:
-        begun: dict[str, Future[Rollout]] = {}
-        rollouts = agent.run_all(jobs, on_done=lambda rollout: begun.update({rollout_name(rollout): start(rollout)}))
-        sampled = time.perf_counter()
-        return [_result(begun[rollout_name(rollout)]) for rollout in rollouts], time.perf_counter() - sampled
+    with _grading(reward, concurrency) as (start, futures):
+        rollouts, sampled = agent.run_all(jobs, on_done=start), time.perf_counter()
+        return [_result(futures[rollout_name(rollout)]) for rollout in rollouts], time.perf_counter() - sampled
 
 
 def _result(future: Future[Rollout]) -> Rollout:
@@ -117,13 +110,15 @@ def _result(future: Future[Rollout]) -> Rollout:
 
 
 @contextmanager
-def _grading(reward: Reward, concurrency: int) -> Iterator[Callable[[Rollout], Future[Rollout]]]:
-    """A function that has a rollout graded by one of `concurrency` threads.
+def _grading(
+    reward: Reward, concurrency: int
+) -> Iterator[tuple[Callable[[Rollout], None], dict[str, Future[Rollout]]]]:
+    """A function that has a rollout graded by one of `concurrency` threads, and the results by `rollout_name`.
 
     The threads are daemons, so that an interrupt or an error does not wait for calls of the network.
     """
     waiting: SimpleQueue[tuple[Rollout, Future[Rollout]] | None] = SimpleQueue()
-    futures: list[Future[Rollout]] = []
+    futures: dict[str, Future[Rollout]] = {}
 
     def work() -> None:
         while (task := waiting.get()) is not None:
@@ -134,17 +129,16 @@ def _grading(reward: Reward, concurrency: int) -> Iterator[Callable[[Rollout], F
                 except BaseException as error:  # raised again by whoever asks for the result
                     future.set_exception(error)
 
-    def start(rollout: Rollout) -> Future[Rollout]:
-        futures.append(Future())
-        waiting.put((rollout, futures[-1]))
-        return futures[-1]
+    def start(rollout: Rollout) -> None:
+        future = futures[rollout_name(rollout)] = Future()
+        waiting.put((rollout, future))
 
     for number in range(concurrency):
         Thread(target=work, name=f"reward-{number}", daemon=True).start()
     try:
-        yield start
+        yield start, futures
     finally:
-        for future in futures:
+        for future in futures.values():
             future.cancel()
         for _ in range(concurrency):
             waiting.put(None)
@@ -152,10 +146,6 @@ def _grading(reward: Reward, concurrency: int) -> Iterator[Callable[[Rollout], F
 
 def check_collection(*, concurrency: int, max_batches: int) -> None:
     """Raise ConfigError for numbers out of range."""
-    if concurrency < 1:
-        raise ConfigError(f"data.reward_concurrency: found {concurrency}, wanted 1 or more.")
-    if max_batches < 2:
-        raise ConfigError(
-            f"data.max_num_gen_batches: found {max_batches}, wanted 2 or more: the first draw and others. With "
-            "data.zero_std_groups mask nothing is drawn again."
-        )
+    for name, value, least in (("reward_concurrency", concurrency, 1), ("max_num_gen_batches", max_batches, 2)):
+        if value < least:
+            raise ConfigError(f"data.{name}: found {value}, wanted {least} or more.")

@@ -7,9 +7,8 @@ import torch
 
 from medagent.errors import ConfigError
 from medagent.training.advantages import GAE, BatchBaseline
-from medagent.training.compatibility import check_composition
 from medagent.training.experience import turn_starts
-from medagent.training.prepare import prepare
+from medagent.training.prepare import check_bootstrap, prepare
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import make_evidence_module, make_module, perturb
 
@@ -62,14 +61,11 @@ def test_a_cut_is_valued_after_its_last_token_or_before_it(turns, stop, valued) 
 def test_a_critic_per_turn_is_not_read_inside_a_turn() -> None:
     """The critic of level turn is taught before turns alone."""
     module, estimator, inside = make_module(), GAE(level="turn"), cut(StopReason.MAX_TURN_TOKENS, CUT_SHORT)
-    settings = {"num_samples": 1, "num_critic_epochs": 0}
     words = r"truncated is bootstrap with data.advantage GAE of level turn.*level: token.*critic_inputs: evidence"
     with pytest.raises(ConfigError, match=words):
-        check_composition(module, estimator, truncated="bootstrap", **settings)
+        check_bootstrap(module, estimator)
     with pytest.raises(ConfigError, match=words):
         prepare(module, [inside], estimator=estimator, reduce=same, truncated="bootstrap")
-    for truncated in ("terminal", "mask"):
-        check_composition(module, estimator, truncated=truncated, **settings)
     with pytest.raises(ConfigError, match="BatchBaseline.* has no value to bootstrap"):
         prepare(module, [inside], estimator=BatchBaseline(), reduce=same, truncated="bootstrap")
 
