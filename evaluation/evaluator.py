@@ -18,7 +18,7 @@ from medagent.errors import InputError
 from medagent.evaluation.benchmarks.source import BenchmarkSource, benchmark_digest, source_named
 from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprint
 from medagent.evaluation.metrics import ModeReport, report_mode
-from medagent.evaluation.modes import EVIDENCE_MODES, SEARCH_MODES, Mode, baselines, modes_named
+from medagent.evaluation.modes import EVIDENCE_MODES, SEARCH_MODES, Mode, baselines, modes_named, orders
 from medagent.evaluation.names import ModeName, Prompting
 from medagent.evaluation.predictions import Prediction
 from medagent.evaluation.prompting import solved_examples, with_prompting
@@ -163,6 +163,8 @@ def evaluate(
     )
     entails: Entailment = NLIModel(entailment) if entailment else LexicalRule()
     questions, passages, notes = source.questions()
+    if rotations and (in_place := sum(orders(question) < len(question.options) for question in questions)):
+        notes["questions with options that speak of others, which stay in place when rotated"] = in_place
     if isinstance(agent, LoadedAgent | Agent):
         name, opened = LOADED, agent.agent if isinstance(agent, LoadedAgent) else agent
     else:
@@ -197,7 +199,9 @@ def evaluate(
         "index": index,
         **({"tools": {tool: code_digest(tool) for tool in tools}} if tools else {}),
         "limits": asdict(ready.limits),
-        **{name: value for name, value in asdict(source).items() if name != "benchmark_args" or value},
+        **{
+            name: value for name, value in asdict(source).items() if value or name not in ("benchmark_args", "cop_from")
+        },
         **({"benchmark_sha256": digest} if (digest := benchmark_digest(source.benchmark)) else {}),
         "modes": [mode.value for mode in plan.modes],
         "samples": plan.samples,

@@ -67,8 +67,11 @@ class LikelihoodAgent(Agent):
         on_turn: Callable[[Turn], None] | None = None,
     ) -> Rollout:
         question = job.question
-        if not question.options:
-            raise InputError(f"ask likelihood: question {question.id} has no options, wanted multiple choice.")
+        if not question.options or question.form == "select_all":
+            raise InputError(
+                f"ask likelihood: question {question.id} has {'several right' if question.options else 'no'} options, "
+                "wanted one right option."
+            )
         prompt_ids, turns = await self._beginning(job, batcher)
         assert isinstance(self.policy, HFPolicy)
         assert isinstance(self.protocol, LikelihoodProtocol)

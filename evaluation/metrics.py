@@ -10,7 +10,9 @@ from typing import Any
 
 from medagent.evaluation.grading.citations import Grounding, ground
 from medagent.evaluation.grading.grade import Grade, Verdict, grade
+from medagent.evaluation.grading.numbers import numbers_in
 from medagent.evaluation.grading.open_answers import answer_tokens, first_answer
+from medagent.evaluation.modes import orders
 from medagent.evaluation.open_measures import open_measures
 from medagent.evaluation.predictions import Prediction
 from medagent.evaluation.search_recall import RecallReport, report_recall
@@ -26,7 +28,7 @@ from medagent.evaluation.statistics import (
 )
 from medagent.evaluation.trust.summary import Trust, trust_in
 from medagent.evidence.support import Entailment, LexicalRule
-from medagent.types import LETTERS, Rollout, StopReason
+from medagent.types import LETTERS, Question, Rollout, StopReason
 
 
 @dataclass(frozen=True)
@@ -118,12 +120,14 @@ class Sampling:
 class Rotations:
     """Cyclic rotations of the options: each one's accuracy, and the share of questions whose choice changes.
 
-    They are of the `n` questions with the most frequent number of options, so every rotation covers the same ones.
+    They are of the `n` questions with the most frequent number of rotations, so every rotation covers the same ones.
+    `in_place` questions have options that speak of others ("Both A and B", "None of the above") and stay in place.
     """
 
     accuracy: tuple[float, ...]
     changed: float
     n: int
+    in_place: int
 
 
 @dataclass(frozen=True)
@@ -193,23 +197,30 @@ def _elected(rollouts: Sequence[Rollout], grades: Sequence[Grade]) -> list[bool]
     question = rollouts[0].question
     votes = [result.letter for result in grades]
     if not question.options:
-        votes = [" ".join(answer_tokens(first_answer(question, r.answer or ""))) or None for r in rollouts]
+        votes = [_vote(question, r.answer or "") for r in rollouts]
     return [grades[votes.index(elected)].correct for elected in multimode(filter(None, votes))]
 
 
+def _vote(question: Question, answer: str) -> str | None:
+    """What equal open answers have in common: their words, or their number in its base unit."""
+    if question.form == "number":
+        return next((quantity.base for quantity in numbers_in(answer)), None)
+    return " ".join(answer_tokens(first_answer(question, answer))) or None
+
+
 def _rotations(predictions: Sequence[Prediction]) -> Rotations | None:
-    by_question: dict[str, dict[int, str | None]] = defaultdict(dict)
+    by_question: dict[str, dict[int, frozenset[str] | None]] = defaultdict(dict)
     by_rotation: dict[int, list[bool]] = defaultdict(list)
-    sizes = Counter(
-        len(p.rollout.question.options) for p in predictions if p.rollout.question.options and not p.rotation
-    )
+    asked = {p.rollout.question.id: p.rollout.question for p in predictions if not p.rotation}
+    sizes = Counter(size for question in asked.values() if (size := orders(question)) > 1)
     usual = max(sizes, key=lambda size: sizes[size], default=0)
     for prediction in predictions:
         question = prediction.rollout.question
-        if prediction.rollout.sample or not question.options or len(question.options) != usual:
+        if prediction.rollout.sample or orders(question) != usual:
             continue
         result = grade(prediction.rollout)
-        chosen = None if result.letter is None else question.options[LETTERS.index(result.letter)]
+        letters = result.letter.split(", ") if result.letter else ()
+        chosen = frozenset(question.options[LETTERS.index(letter)] for letter in letters) or None
         by_question[question.id][prediction.rotation] = chosen
         by_rotation[prediction.rotation].append(result.correct)
     if len(by_rotation) < 2:
@@ -219,4 +230,5 @@ def _rotations(predictions: Sequence[Prediction]) -> Rotations | None:
         accuracy=tuple(sum(marks) / len(marks) for _, marks in sorted(by_rotation.items())),
         changed=sum(len(set(chosen.values())) > 1 for chosen in rotated) / len(rotated),
         n=len(rotated),
+        in_place=sum(orders(question) < len(question.options) for question in asked.values()),
     )

@@ -15,6 +15,7 @@ injected          the agent as it is, but its first search shows a passage that 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +29,17 @@ from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.retrieval.controls import UnrelatedRetriever
 from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question
+
+_SPEAKS_OF_ALL = re.compile(
+    r"\W*(?:all|none|any|both|either|neither|some|each|one|two|three)\b"
+    r"(?:\W*$|.*\b(?:above|below|these|those|them|following|preceding|options|choices|answers)\W*"
+    r"(?:(?:is|are|apply|applies)\b.*)?$)",
+    re.IGNORECASE,
+)
+_AROUND_LETTERS = frozenset(
+    "both either neither nor all none any only alone and or but not except of the option options choice choices "
+    "answer answers above together is are correct right true same as".split()
+)
 
 
 class Mode(StrEnum):
@@ -140,21 +152,57 @@ def evidence_named(question: Question, held: Mapping[str, Passage]) -> frozenset
 
 
 def rotate(question: Question, by: int) -> Question:
-    """The question with its options moved up by so many places: after one rotation, option C is option B."""
-    size = len(question.options)
-    if not by % max(1, size):
-        return question
+    """The question with its options moved up by so many places: after one rotation, option C is option B.
+
+    Options that speak of others stay in place: see `orders`.
+    """
+    size, options = orders(question), question.options
     by %= size
-    place = (question.letters.index(question.answer) - by) % size
-    return replace(question, options=question.options[by:] + question.options[:by], answer=question.letters[place])
+    if not by:
+        return question
+    places = (question.letters.index(letter) for letter in question.right_letters)
+    moved = sorted(question.letters[(place - by) % size if place < size else place] for place in places)
+    return replace(question, options=options[by:size] + options[:by] + options[size:], answer=", ".join(moved))
+
+
+def orders(question: Question) -> int:
+    """How many rotations a question has: as many as options, but for those at the end that say "none of the above".
+
+    It is 1 where an option names letters ("Both A and B"), which rotated options would no longer have.
+    """
+    size = len(question.options)
+    while size and _SPEAKS_OF_ALL.match(question.options[size - 1]):
+        size -= 1
+    named = any(_names_letters(option, question.letters) for option in question.options)
+    return 1 if named or any(map(_SPEAKS_OF_ALL.match, question.options[:size])) else max(1, size)
+
+
+def _names_letters(option: str, letters: str) -> bool:
+    """Whether an option is made of other options' letters: "A or C", "Both (A) and (B)", "B only"; not "A" or "AB"."""
+    words = re.findall(r"[^\W\d_]+", option)
+    named = [word for word in words if len(word) == 1]
+    around = {word.lower() for word in words} - {word.lower() for word in named}
+    return (
+        bool(named)
+        and all(letter.upper() in letters for letter in named)
+        and around <= _AROUND_LETTERS
+        and (len(named) > 1 or bool(around))
+    )
 
 
 def baselines(questions: Sequence[Question]) -> dict[str, Accuracy | float]:
-    """The accuracies of naming the letter that is right most often among these questions, and of chance."""
+    """The accuracies of naming the letter that is right most often among these questions, and of chance.
+
+    Where all right options are asked for, chance is one of all selections that are not empty.
+    """
     choices = [question for question in questions if question.options]
     if not choices:
         return {}
     return {
         "majority": Accuracy.of(max(Counter(question.answer for question in choices).values()), len(choices)),
-        "random": sum(1 / len(question.options) for question in choices) / len(choices),
+        "random": sum(
+            1 / (2 ** len(question.options) - 1 if question.form == "select_all" else len(question.options))
+            for question in choices
+        )
+        / len(choices),
     }

@@ -8,3 +8,4 @@ ModeName = Literal[
     "search", "forced_search", "closed_book", "gold", "single_shot", "unrelated", "without_evidence", "injected"
 ]
 Prompting = Literal["tags", "plain", "likelihood", "likelihood_of_texts"]
+CopFrom = Literal["zero", "one"]

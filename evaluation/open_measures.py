@@ -44,7 +44,9 @@ MEASURES: dict[str, str] = {  # in the order of a report
 def open_measures(rollouts: Sequence[Rollout]) -> dict[str, Estimate]:
     """The measures of `MEASURES` that these rollouts' questions have; an answer that is missing counts as wrong."""
     asked = [(r.question, (r.answer or "") if r.stop_reason is StopReason.ANSWERED else "") for r in rollouts]
-    texts = [(question, answer) for question, answer in asked if not question.options and question.form != "list"]
+    texts = [
+        (question, answer) for question, answer in asked if not question.options and question.form in ("text", "ranked")
+    ]
     factoids = [(question, answer) for question, answer in texts if question.form == "ranked"]
     lists = [list_score(answer, question.items) for question, answer in asked if question.form == "list"]
     found: dict[str, Estimate] = {}
@@ -65,7 +67,8 @@ def open_measures(rollouts: Sequence[Rollout]) -> dict[str, Estimate]:
         found["list_recall"] = Estimate.mean([score.recall for score in lists])
         found["list_f1"] = Estimate.mean([score.f1 for score in lists])
     yes_no = sorted(YES_NO)
-    decisions = [_decision(each) for each in rollouts if sorted(map(str.lower, each.question.options)) == yes_no]
+    decided = [each for each in rollouts if each.question.form == "text"]
+    decisions = [_decision(each) for each in decided if sorted(map(str.lower, each.question.options)) == yes_no]
     if decisions:
         found["yes_no_accuracy"] = Estimate.share([gold == chosen for gold, chosen in decisions])
         found["yes_no_macro_f1"] = macro_f1(decisions)

@@ -56,11 +56,11 @@ class Prediction:
 def confidence(rollout: Rollout, tokenizer: PreTrainedTokenizerBase, protocol: TurnProtocol) -> float | None:
     """The probability of the answer up to and with its letter, at temperature 1 where it was greedy.
 
-    It is exp of the sum of its tokens' log-probs. None without a strict letter, and where the policy gives no log-probs
-    (all are exactly 0).
+    It is exp of the sum of its tokens' log-probs. None without one strict letter, and where the policy gives no
+    log-probs (all are exactly 0).
     """
     letter = grade(rollout).letter
-    if letter is None:
+    if letter is None or len(letter) > 1:
         return None
     turn = rollout.turns[-1]
     if not any(turn.logprobs):

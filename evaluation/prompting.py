@@ -69,7 +69,7 @@ def solved_examples(source: BenchmarkSource, questions: Sequence[Question], shot
     if not shots:
         return []
     found, _, _ = replace(source, path=path, hub=None, split=None, start=0, stop=None, limit=None).questions()
-    examples = [question for question in found if question.options][:shots]
+    examples = [question for question in found if question.options and question.form != "select_all"][:shots]
     if len(examples) < shots:
         raise InputError(f"--shots {shots}: found {len(examples)} questions with options in {path}, wanted as many.")
     asked = {wording(question.text) for question in questions}

@@ -60,8 +60,9 @@ def readable(rollout: Rollout) -> dict[str, Any]:
 
 
 def _form(question: Question) -> dict[str, Any]:
-    """The form of an open answer where it is not one text, and the items of a list."""
-    form = {"form": question.form} if question.form != "text" else {}
+    """The form of an answer where it is not one text or letter, the items of a list, and the bounds of a number."""
+    form: dict[str, Any] = {"form": question.form} if question.form != "text" else {}
+    form |= {"bounds": question.bounds} if question.bounds else {}
     return form | ({"items": [list(item) for item in question.items]} if question.items else {})
 
 
@@ -84,6 +85,7 @@ def rollout_from(row: Mapping[str, Any]) -> Rollout:
         aliases=tuple(row["aliases"]),
         form=form,
         items=tuple(map(tuple, row.get("items", ()))),
+        bounds=tuple(row["bounds"]) if row.get("bounds") else None,
     )
     turns = [
         Turn(
@@ -230,7 +232,7 @@ def _gold(gold: Any, options: Mapping[str, str]) -> str:
     """The gold answer; with options the letter of one of them, which may be named by its text."""
     gold = gold[0] if isinstance(gold, list) and len(gold) == 1 else "" if gold is None else gold
     if isinstance(gold, str):
-        if not gold or not options or gold in options:
+        if not gold or not options or set(gold.split(", ")) <= options.keys():
             return gold
         said = gold.strip().lower()
         named = [letter for letter, option in options.items() if option.strip().lower() == said]

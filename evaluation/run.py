@@ -12,7 +12,7 @@ from typing import Any
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
 from medagent.evaluation.answer_folder import begin
-from medagent.evaluation.modes import EVIDENCE_MODES, Mode, agent_for, job_for, rotate, told
+from medagent.evaluation.modes import EVIDENCE_MODES, Mode, agent_for, job_for, orders, rotate, told
 from medagent.evaluation.predictions import Key, Prediction, PredictionLog, confidence
 from medagent.evaluation.search_recall import recall_of
 from medagent.retrieval.passages import Passage
@@ -69,7 +69,7 @@ class Plan:
         """(question as asked, rotation, sample) of each prompt in one mode."""
         asked = [(question, 0, sample) for sample in range(self.samples)]
         if self.rotations:
-            asked += [(rotate(question, by), by, 0) for by in range(1, len(question.options))]
+            asked += [(rotate(question, by), by, 0) for by in range(1, orders(question))]
         return asked
 
 
@@ -149,7 +149,9 @@ def run_plan(
 def digest(questions: Sequence[Question]) -> str:
     """A fingerprint of the questions: ids, texts, options and answers."""
     rows = [
-        [q.id, q.text, list(q.options), q.answer, list(q.aliases), *([q.form, q.items] if q.form != "text" else [])]
+        [q.id, q.text, list(q.options), q.answer, list(q.aliases)]
+        + ([q.form, q.items] if q.form != "text" else [])
+        + ([q.bounds] if q.bounds else [])
         for q in questions
     ]
     return sha256(json.dumps(rows).encode()).hexdigest()

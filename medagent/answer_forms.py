@@ -1,4 +1,4 @@
-"""How an open answer is written, and how it is read back: one text, up to five ranked answers, or a list.
+"""How an open answer is written, and how it is read back: one text, up to five ranked answers, a list, or a number.
 
 Entries stand in lines of their own, or in one line with a semicolon and a space between them. "t(9;22)" is one entry.
 """
@@ -14,6 +14,8 @@ FORM_HINTS: dict[AnswerForm, str] = {  # what an instructed protocol writes belo
     "text": "",
     "ranked": 'Answer in a few words, or give up to five answers, the best first, with "; " between them.\n',
     "list": 'The answer is a list. Give all of its entries, each in a few words, with "; " between them.\n',
+    "number": "Answer with one number and its unit.\n",
+    "select_all": "Several options may be right. Name all of them, like (A), (C).\n",
 }
 _CITATION = re.compile(r"(?<!\bP)(?<!\bG\dP)(?<!\bG\d\dP)\[\d+\]")  # rotavirus is named G1P[8]
 _CITED = re.compile(rf"\s*{_CITATION.pattern}")

@@ -21,6 +21,8 @@ from medagent.untrusted_text import harmless_passages
 CHOOSE = 'End your reply with a line "Answer: X", where X is the letter of the right option.\n'
 NAME = 'End your reply with a line "Answer: ...", which gives the answer in a few words.\n'
 LIST = 'End your reply with a line "Answer: ...", which gives all entries with "; " between them.\n'
+NUMBER = 'End your reply with a line "Answer: ...", which gives one number and its unit.\n'
+SELECT_ALL = 'End your reply with a line "Answer: A, C", which names the letters of all right options.\n'
 _LEAD = re.compile(r"^[\s*_#>]*(?:the\s+)?(?:final\s+|correct\s+)?answer(?:\s+is)?\b[\s*_]*[:=]?[\s*_]*", re.IGNORECASE)
 
 
@@ -109,7 +111,8 @@ class PlainProtocol(TurnProtocol):
         pieces = [Piece("Question: "), Piece(self.neutralise(question.text), trusted=False), Piece("\n")]
         for letter, option in zip(LETTERS, question.options, strict=False):
             pieces += [Piece(f"{letter}) "), Piece(self.neutralise(option), trusted=False), Piece("\n")]
-        return [*pieces, Piece("\n" + (CHOOSE if question.options else LIST if question.form == "list" else NAME))]
+        asked = {"list": LIST, "number": NUMBER, "select_all": SELECT_ALL}
+        return [*pieces, Piece("\n" + asked.get(question.form, CHOOSE if question.options else NAME))]
 
     def _encode(
         self, tokenizer: PreTrainedTokenizerBase, asked: Sequence[Piece], *, before: Sequence[int] = ()

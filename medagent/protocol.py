@@ -244,7 +244,7 @@ class TagProtocol(TurnProtocol):
             pieces.append(Piece("Options:\n"))
             for letter, option in zip(LETTERS, question.options, strict=False):
                 pieces += [Piece(f"{letter}) "), Piece(self.neutralise(option), trusted=False), Piece("\n")]
-        hint = FORM_HINTS[question.form] if self.instructed and not question.options else ""
+        hint = FORM_HINTS[question.form] if self.instructed else ""
         return [*pieces, Piece(hint)] if hint else pieces
 
     def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> list[int]:

@@ -19,7 +19,8 @@ from medagent.retrieval.passages import Hit
 from medagent.routing_record import RoutingRecord
 
 LETTERS = "ABCDEFGHIJ"
-AnswerForm = Literal["text", "ranked", "list"]  # one answer; up to five, best first; all entries of a list
+# One answer; up to five, best first; all entries of a list; a number with its unit; all right options.
+AnswerForm = Literal["text", "ranked", "list", "number", "select_all"]
 
 
 class StopReason(StrEnum):
@@ -56,10 +57,11 @@ class Limits:
 class Question:
     """A question, multiple-choice where `options` is not empty.
 
-    `answer` is the gold option's letter (multiple choice) or the gold text (open). `aliases` are other texts that count
-    as right. `kind` groups the report. `gold_passage_ids` are passages that contain the evidence, where the benchmark
+    `answer` is the gold option's letter (multiple choice), all right letters as "A, C" (the form "select_all"), or the
+    gold text (open). `aliases` are other texts that count as right. `kind` groups the report. `gold_passage_ids` are
+    passages that contain the evidence, where the benchmark
     names them. `form` says how an open answer is written (`medagent.answer_forms`). `items` are the right entries of a
-    list, each with its synonyms.
+    list, each with its synonyms. `bounds` are the least and the largest right number, in the gold answer's unit.
     """
 
     id: str
@@ -72,11 +74,17 @@ class Question:
     aliases: tuple[str, ...] = ()
     form: AnswerForm = "text"
     items: tuple[tuple[str, ...], ...] = ()
+    bounds: tuple[float | None, float | None] | None = None
 
     @property
     def letters(self) -> str:
         """The letters that name an option, in order."""
         return LETTERS[: len(self.options)]
+
+    @property
+    def right_letters(self) -> tuple[str, ...]:
+        """The letters of the right options: one, or with the form "select_all" any number."""
+        return tuple(self.answer.split(", "))
 
     @property
     def golds(self) -> tuple[str, ...]:

@@ -147,9 +147,18 @@ def sample(questions: list[Question], limit: int | None, seed: int) -> list[Ques
     return [questions[number] for number in sorted(random.Random(seed).sample(range(len(questions)), limit))]
 
 
+def by_letter(row: Row, options: object) -> dict[str, object]:
+    """Options as an object from letter to text; a list's are lettered in order. At most ten have a letter."""
+    if not isinstance(options, list | dict):
+        raise InputError(f"{row.where}: found options {options!r}, wanted a list or an object from letter to text.")
+    if len(options) > len(LETTERS):
+        raise InputError(f"{row.where}: found {len(options)} options, wanted at most {len(LETTERS)}.")
+    return options if isinstance(options, dict) else dict(zip(LETTERS, options, strict=False))
+
+
 def choices(row: Row, options: Mapping[str, object], letter: str, notes: Notes) -> tuple[tuple[str, ...], str]:
     """Checked options (letters from A without a gap, no empty gold option) and the gold letter."""
-    letters = [name for name, text in options.items() if text is not None]  # the hub pads with nulls
+    letters = [name for name, text in by_letter(row, dict(options)).items() if text is not None]  # the hub pads
     if sorted(letters) != list(LETTERS[: len(letters)]) or len(letters) < 2:
         raise InputError(
             f"{row.where}: found options {letters}, wanted two or more, with letters from A without a gap."

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from medagent.answer_forms import FORM_HINTS, written
 from medagent.errors import InputError
-from medagent.evaluation.benchmarks.base import FileBenchmark, choices
+from medagent.evaluation.benchmarks.base import FileBenchmark, by_letter, choices
 from medagent.evaluation.benchmarks.rows import Notes, Row, text_field
+from medagent.evaluation.grading.numbers import Bounds, gold_quantity
 from medagent.retrieval.passages import Passage
 from medagent.starter.world import Split, World
-from medagent.types import LETTERS, Question
+from medagent.types import Question
 
 
 class StarterBenchmark:
@@ -29,17 +31,23 @@ class StarterBenchmark:
         return World.load().passages()
 
 
-_FIELDS = frozenset(("id", "question", "options", "answer", "kind", "gold_passage_ids", "meta", "form"))
+OPEN_FORMS = ("ranked", "list", "number")
+_FIELDS = frozenset(
+    "id question options answer answer_idx kind gold_passage_ids meta form lower upper tolerance".split()
+)
 
 
 class JsonlBenchmark(FileBenchmark):
     """Your own questions: JSON lines with `question`, `answer`, and for multiple choice `options`.
 
-    `options` is a list, or an object from letter to text. `answer` is then the letter or the option's text. For open
-    questions `answer` is the right text, or a list of texts that are all right. With the `form` "ranked" up to five
-    answers are taken, the best first. With the `form` "list" `answer` is the list of all entries, each a text or a list
-    of synonyms. Optional fields are `id`, `kind` (groups the report), `gold_passage_ids` and `meta` (an object of
-    texts).
+    `options` is a list, or an object from letter to text. `answer` is then the letter or the option's text, and
+    `answer_idx` is always the letter. Several right options, as a list or as "A, C", have the form "select_all": an
+    answer must name all of them and no other. For open questions `answer` is the right text, or a list of texts that
+    are all right. With the `form` "ranked" up to five answers are taken, the best first. With the `form` "list"
+    `answer` is the list of all entries, each a text or a list of synonyms. With the `form` "number" it is a number with
+    its unit, if it has one. `lower` and `upper` bound the right numbers in that unit, or `tolerance` (a number, or as
+    "5%") says how far off they may be. Optional fields are `id`, `kind` (groups the report), `gold_passage_ids` and
+    `meta` (an object of texts).
     """
 
     def question(self, row: Row) -> Question:
@@ -50,27 +58,21 @@ class JsonlBenchmark(FileBenchmark):
                 f"{row.where}: found the field {unknown[0]!r}, wanted some of {', '.join(sorted(_FIELDS))}. Put "
                 "fields of your own into 'meta'."
             )
-        form = row.data.get("form") or "text"
-        if form not in FORM_HINTS or (row.data.get("options") and form != "text"):
+        form, options = row.data.get("form") or "text", row.data.get("options") or []
+        if form not in FORM_HINTS or bool(options) < (form == "select_all") or (options and form in OPEN_FORMS):
             raise InputError(
-                f"{row.where}: found the form {form!r}, wanted one of {', '.join(FORM_HINTS)}, and none with options."
+                f"{row.where}: found the form {form!r}, wanted one of {', '.join(FORM_HINTS)}; with options only "
+                "select_all, which needs them."
             )
         items = _entries(row) if form == "list" else ()
-        answers = [written([item[0] for item in items])] if items else _answers(row, "answer")
-        options = row.data.get("options") or []
-        if not isinstance(options, list | dict):
-            raise InputError(f"{row.where}: found options {options!r}, wanted a list or an object from letter to text.")
-        if len(options) > len(LETTERS):
-            raise InputError(f"{row.where}: found {len(options)} options, wanted at most {len(LETTERS)}.")
-        if options and len(answers) > 1:
-            raise InputError(
-                f"{row.where}: found the answers {answers}, wanted one: several right ones are for open questions."
-            )
+        texts: tuple[str, ...] = ()
         if options:
-            texts, answer = _own_choices(row, options, answers[0], self.notes)
-            answers = [answer]
+            texts, letters = _own_choices(row, options, self.notes)
+            answers = [", ".join(letters)]
+            form = "select_all" if len(letters) > 1 else form
         else:
-            texts = ()
+            answers = [written([item[0] for item in items])] if items else _answers(row, "answer")
+        bounds = _bounds(row, answers, form)
         gold, meta = row.data.get("gold_passage_ids") or (), row.data.get("meta") or {}
         if not isinstance(gold, list | tuple) or not isinstance(meta, dict):
             raise InputError(
@@ -89,6 +91,7 @@ class JsonlBenchmark(FileBenchmark):
             meta={str(name): str(value) for name, value in meta.items()},
             form=form,
             items=items,
+            bounds=bounds,
         )
 
 
@@ -133,21 +136,66 @@ def _entries(row: Row) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(each.strip() for each in item) for item in items)
 
 
-def _own_choices(
-    row: Row, options: list[object] | dict[str, object], answer: str, notes: Notes
-) -> tuple[tuple[str, ...], str]:
-    """Options and the gold letter. The answer is a letter or an option's text, and must not be both."""
-    if isinstance(options, list):
-        options = dict(zip(LETTERS, options, strict=False))
+def _own_choices(row: Row, found: object, notes: Notes) -> tuple[tuple[str, ...], list[str]]:
+    """Options and the right letters, in order. An answer that is a letter and an option's text is the letter."""
+    options = by_letter(row, found)
     if any(option is None or isinstance(option, list | dict) for option in options.values()):
         raise InputError(f"{row.where}: found the options {options}, wanted texts.")
-    by_text = [letter for letter, option in options.items() if str(option).strip() == answer]
-    if answer in options and by_text and by_text != [answer]:
+    letters = dict.fromkeys(options)  # in their order
+
+    def named(field: str) -> list[str]:
+        answers = _answers(row, field)
+        parts = re.split(r"\s*[,;]\s*", answers[0])
+        several = len(answers) == 1 and set(parts) <= letters.keys() and answers[0] not in map(str, options.values())
+        chosen = set[str]()
+        for answer in parts if several else answers:
+            by_text = [letter for letter, text in options.items() if field == "answer" and str(text).strip() == answer]
+            if answer in options and by_text not in ([], [answer]):
+                notes["answers that are a letter and the text of another option, read as the letter"] += 1
+            if answer not in options and len(by_text) != 1:
+                what = "several of them" if by_text else "neither an option's letter nor one of them"
+                raise InputError(f"{row.where}: found the {field} {answer!r} and the options {options}: it is {what}.")
+            chosen.add(answer if answer in options else by_text[0])
+        return sorted(chosen)
+
+    if "answer_idx" not in row.data:
+        right = named("answer")
+    else:
+        right = named("answer_idx")
+        texts = [str(options[letter]).strip() for letter in right]
+        if "answer" in row.data and sorted(_answers(row, "answer")) != sorted(texts) and named("answer") != right:
+            raise InputError(
+                f"{row.where}: found answer_idx {right} and the answer {row.data['answer']!r}: they differ."
+            )
+    return choices(row, options, right[0], notes)[0], right
+
+
+def _bounds(row: Row, answers: list[str], form: str) -> Bounds | None:
+    """The least and the largest right number of the form "number", in the answer's unit."""
+    given = {name: row.data[name] for name in ("lower", "upper", "tolerance") if row.data.get(name) is not None}
+    if form != "number":
+        if given:
+            raise InputError(f"{row.where}: found {given} with the form {form!r}, wanted the form 'number'.")
+        return None
+    quantities = [gold_quantity(answer) for answer in answers]
+    if None in quantities:
         raise InputError(
-            f"{row.where}: the answer {answer!r} is a letter and the text of option {by_text[0]}. Give the letter, "
-            "and other texts."
+            f"{row.where}: found the answer {answers[quantities.index(None)]!r}, wanted one number, with none or a "
+            "known unit, such as 500 mg or 5.5 mmol/l. Leave another unit out, and name it in the question."
         )
-    if answer not in options and len(by_text) != 1:
-        found = "several of them" if by_text else "neither an option's letter nor one of them"
-        raise InputError(f"{row.where}: found the answer {answer!r} and the options {options}: it is {found}.")
-    return choices(row, options, answer if answer in options else by_text[0], notes)
+    if not given:
+        return None
+    value, share = quantities[0].value if quantities[0] else 0.0, str(given.get("tolerance", 0)).strip()
+    try:
+        bounds = {name: float(given[name]) for name in ("lower", "upper") if name in given}
+        off = abs(value) * float(share[:-1]) / 100 if share.endswith("%") else float(share)
+    except (TypeError, ValueError):
+        bounds, off = {}, -1.0
+    low, high = (value - off, value + off) if "tolerance" in given else (bounds.get("lower"), bounds.get("upper"))
+    fits = (low is None or low <= value) and (high is None or value <= high)
+    if not fits or off < 0 or len(answers) > 1 or (bounds and "tolerance" in given):
+        raise InputError(
+            f"{row.where}: found {given} with the answer {row.data['answer']!r}, wanted 'lower' and 'upper' around one "
+            "answer, or a 'tolerance' such as 5 or '5%'."
+        )
+    return low, high

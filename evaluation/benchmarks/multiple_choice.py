@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from medagent.errors import InputError
-from medagent.evaluation.benchmarks.base import FileBenchmark, choices
+from medagent.evaluation.benchmarks.base import FileBenchmark, by_letter, choices
 from medagent.evaluation.benchmarks.rows import Row, text_field
 from medagent.types import LETTERS, Question
 
@@ -65,11 +65,27 @@ class MedMCQABenchmark(FileBenchmark):
     split: str = "validation"
     cop_from: Literal["auto", "zero", "one"] = "auto"
     choice_type: Literal["all", "single", "multi"] = "all"
+    cops: set[int] = field(default_factory=set, init=False)
+
+    def questions(self) -> list[Question]:
+        """See `FileBenchmark.questions`. Without any `cop` of 0 the file may count otherwise, which a note says."""
+        self.cops.clear()
+        found = super().questions()
+        if 0 not in self.cops and self.cop_from != "one":
+            said = "so cop is counted from 1 (from 0: --cop_from zero)"
+            if not self._counts_from_one:
+                said = "though cop is counted from 0 (from 1: --cop_from one)"
+            self.notes[f"questions, none with a cop of 0, {said}"] = len(found)
+        return found
+
+    @property
+    def _counts_from_one(self) -> bool:
+        return self.cop_from == "one" or (self.cop_from == "auto" and self.path is not None)
 
     def question(self, row: Row) -> Question | None:
         """See `FileBenchmark.question`."""
         right = row.data.get("cop")
-        first = {"auto": 1 if self.path else 0, "zero": 0, "one": 1}[self.cop_from]
+        first = int(self._counts_from_one)
         missing = [name for name in ("opa", "opb", "opc", "opd") if row.data.get(name) is None]
         if missing:
             raise InputError(f"{row.where}: found no {missing[0]!r}, wanted the options opa to opd.")
@@ -77,8 +93,9 @@ class MedMCQABenchmark(FileBenchmark):
             raise InputError(
                 f"{row.where}: found cop {right!r}, wanted a number from {first} to {first + 3}. "
                 "Published files count from 1, the hub's rows from 0. The hub's test rows have no answer. "
-                "Convert the rows, or set cop_from where a configuration or program opens the benchmark."
+                "Give --cop_from zero or one."
             )
+        self.cops.add(right)
         found = {LETTERS[number]: row.data[f"op{LETTERS[number].lower()}"] for number in range(4)}
         options, answer = choices(row, found, LETTERS[right - first], self.notes)
         if self.choice_type not in ("all", row.data.get("choice_type")):
@@ -116,7 +133,7 @@ class MMLUBenchmark(FileBenchmark):
         if "cells" not in row.data:  # the hub's rows
             right, texts = row.data.get("answer"), row.data.get("choices")
             subject = str(row.data.get("subject") or self.subset or "mmlu")
-            if not isinstance(right, int) or not isinstance(texts, list) or not 0 <= right < len(texts):
+            if not isinstance(right, int) or not isinstance(texts, list) or not 0 <= right < len(LETTERS):
                 raise InputError(
                     f"{row.where}: found answer {right!r}, wanted the number of one of the choices, from 0."
                 )
@@ -127,7 +144,7 @@ class MMLUBenchmark(FileBenchmark):
                 raise InputError(f"{row.where}: found {len(cells)} cells, wanted 6: question, four options, letter.")
             question, *texts, letter = (cell.strip() for cell in cells)
             subject = _subject(Path(row.where.split(", line ")[0]))
-        options, answer = choices(row, dict(zip(LETTERS, texts, strict=False)), letter, self.notes)
+        options, answer = choices(row, by_letter(row, list(texts)), letter, self.notes)
         return Question(
             id=f"mmlu:{subject}:{row.where.rpartition(' ')[2]}",
             text=question,

@@ -24,6 +24,7 @@ from medagent.evaluation.benchmarks import (
     StarterBenchmark,
 )
 from medagent.evaluation.benchmarks.base import Benchmark, sample
+from medagent.evaluation.names import CopFrom
 from medagent.retrieval.passages import Passage
 from medagent.starter.world import SPLITS
 from medagent.types import Question
@@ -50,7 +51,8 @@ KNOWN: dict[str, tuple[type[Any], dict[str, Any]]] = {
 class BenchmarkSource:
     """The source of the questions: a benchmark, its file or its name on the hub, and the range to use.
 
-    `benchmark` is a known name or a class path. `benchmark_args` are for a class path alone.
+    `benchmark` is a known name or a class path. `benchmark_args` are for a class path alone. `cop_from` says whether
+    MedMCQA's `cop` counts from 0 or 1, instead of going by the source.
     """
 
     benchmark: str = "starter"
@@ -63,6 +65,7 @@ class BenchmarkSource:
     limit: int | None = None
     limit_seed: int = 0
     benchmark_args: Mapping[str, Any] = field(default_factory=dict)
+    cop_from: CopFrom | None = None
 
     def open(self) -> Benchmark:
         """The benchmark."""
@@ -72,6 +75,10 @@ class BenchmarkSource:
             )
         given = {name: getattr(self, name) for name in ("path", "hub", "subset", "split")}
         arguments = {name: value for name, value in given.items() if value is not None}
+        if self.cop_from and self.benchmark != "medmcqa":
+            raise InputError(f"--cop_from {self.cop_from}: found benchmark {self.benchmark!r}, wanted medmcqa.")
+        if self.cop_from:
+            arguments["cop_from"] = self.cop_from
         if self.benchmark in KNOWN:
             self._check_known()
             found, fixed = KNOWN[self.benchmark]

@@ -57,7 +57,7 @@ def claim_of(question: Question, letter: str | None, answer: str) -> str | None:
         return first_answer(question, answer)
     if letter is None:
         return None
-    text = question.options[LETTERS.index(letter)]
+    text = "; ".join(question.options[LETTERS.index(each)] for each in letter.split(", "))
     return None if text.lower() in DECISIONS else text
 
 
@@ -101,5 +101,5 @@ def ground(rollouts: Sequence[Rollout], entails: Entailment = LexicalRule()) -> 
 def gold_texts(question: Question) -> tuple[str, ...]:
     """The right answer in words: the gold option's text, or the gold answer and what else counts as right."""
     if question.options:
-        return (question.options[LETTERS.index(question.answer)],)
+        return tuple(question.options[LETTERS.index(letter)] for letter in question.right_letters)
     return question.golds

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from medagent.answer_forms import entries, without_citations
+from medagent.evaluation.grading.numbers import is_right, numbers_in
 from medagent.evaluation.grading.open_answers import abstains, first_answer, list_score, rank_of_right, same
 from medagent.evaluation.grading.option_named import Outcome, read_answer
 from medagent.evaluation.grading.reasoning_text import without_reasoning
-from medagent.evaluation.grading.replies import read_reply
+from medagent.evaluation.grading.replies import read_reply, read_selection
 from medagent.plain_protocol import PlainProtocol
 from medagent.protocol import citations, searches, tagged_answers
 from medagent.types import Question, Rollout, StopReason
@@ -38,8 +39,9 @@ _VERDICTS = {
 class Grade:
     """The verdict of one rollout, and what was read in its answer.
 
-    `letter` and `lenient_letter` are the options named strictly and leniently, None where none or several are. `cited`
-    are the numbers of cited passages that were shown. `refused`: it declined to answer at all.
+    `letter` and `lenient_letter` are the options named strictly and leniently, None where none or several are; with the
+    form "select_all" all that are selected, as "A, C". `cited` are the numbers of cited passages that were shown.
+    `refused`: it declined to answer at all.
     """
 
     verdict: Verdict
@@ -65,7 +67,8 @@ def grade(rollout: Rollout) -> Grade:
 
     Open questions (no options) are graded by exact match with any right answer (`open_answers.same`). The first of
     ranked answers decides, and the lenient reading takes any of the five. A list is correct if it names every item and
-    nothing else.
+    nothing else, and so is a selection of options. A number needs a unit where the right answer has one; the lenient
+    reading assumes it, and takes the last of several numbers.
 
     A last turn outside the protocol is never right. Its whole text is read leniently, as models write that were not
     trained for the protocol.
@@ -79,14 +82,17 @@ def grade(rollout: Rollout) -> Grade:
         verdict, lenient_correct = _open_verdict(question, answer)
         return Grade(verdict, None, None, lenient_correct, cited)
     whole = rollout.turns[-1].text
-    if not tagged_answers(whole) and PlainProtocol().parse(whole).answer == answer:
+    read = read_selection if question.form == "select_all" else read_reply
+    if question.form == "select_all":
+        reading = read_selection(answer, question.letters, question.options)
+    elif not tagged_answers(whole) and PlainProtocol().parse(whole).answer == answer:
         reading = read_reply(whole, question.letters, question.options, last_line_asked=True)
     else:
         reading = read_answer(answer, question.letters, question.options)
     if reading.strict is not None:
         verdict = Verdict.CORRECT if reading.strict == question.answer else Verdict.WRONG
         return Grade(verdict, reading.strict, reading.strict, verdict is Verdict.CORRECT, cited)
-    reply = read_reply(answer if tagged_answers(whole) else whole or answer, question.letters, question.options)
+    reply = read(answer if tagged_answers(whole) else whole or answer, question.letters, question.options)
     verdict, lenient = _VERDICTS[reading.outcome], reading.lenient or reply.lenient
     if reply.refused and lenient is None:
         verdict = Verdict.ABSTAINED
@@ -106,7 +112,8 @@ def _outside_the_protocol(rollout: Rollout) -> Grade:
         *_, line = text.strip().splitlines() or [""]
         right = not cut_off and _open_verdict(question, (tagged_answers(text) or [line])[-1])[1]
         return Grade(Verdict.UNPARSED, None, None, right, ())
-    reading = read_reply(last.text, question.letters, question.options)
+    read = read_selection if question.form == "select_all" else read_reply
+    reading = read(last.text, question.letters, question.options)
     verdict = Verdict.ABSTAINED if reading.outcome is Outcome.ABSTAINED else Verdict.UNPARSED
     lenient = reading.lenient
     return Grade(verdict, None, lenient, lenient == question.answer, (), refused=reading.refused)
@@ -115,6 +122,13 @@ def _outside_the_protocol(rollout: Rollout) -> Grade:
 def _open_verdict(question: Question, answer: str) -> tuple[Verdict, bool]:
     """The verdict of an open answer, and whether it is right leniently."""
     said = first_answer(question, answer)
+    if question.form == "number" and (numbers := numbers_in(answer)):
+        right = len(numbers) == 1 and is_right(numbers[0], question.golds, question.bounds)
+        lenient = is_right(numbers[-1], question.golds, question.bounds, assume_unit=True)
+        wrong = Verdict.MULTIPLE if len(numbers) > 1 else Verdict.WRONG
+        return Verdict.CORRECT if right else wrong, lenient
+    if question.form == "number":
+        return Verdict.ABSTAINED if abstains(said) else Verdict.UNPARSED, False
     if question.form == "list":
         right = lenient = list_score(answer, question.items).f1 == 1
     else:

@@ -45,8 +45,14 @@ class Reading:
     refused: bool = False
 
 
-_CITED = re.compile(r"\s*\[\d{1,3}\]")
-_WRAPPING = " \t\n\"'*_`$#"
+CITED = re.compile(r"\s*\[\d{1,3}\]")
+_NUMBERED = re.compile(
+    r"\b(option|choice)\s*#?[(\[]?(10|[1-9])\b[)\]]?"
+    r"(?=[\s.:;)*_\"']*$|[.:;)*_]?[\n*]|\s*[:;.](?!\d)"
+    r"|\s+(?:is|was|would|because|since|as|fits|seems|(?:or|and)\s+(?:option|choice))\b)",
+    re.IGNORECASE,
+)
+WRAPPING = " \t\n\"'*_`$#"
 FULL_WIDTH = str.maketrans({chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)})  # "Ｂ", in Chinese
 _PREFIX = re.compile(
     r"^(?:(?:final|correct|best)\s+)?(?:option|choice|answer|ans\.?)[\s*_]*[:=-]?[\s*_\"'`$]*(?:(?:option|choice)\s+)?"
@@ -61,6 +67,7 @@ _FURTHER = re.compile(r"[\s,;/&+|]\(?([A-J])[.):](?=\s|$)")
 _SEVERAL = re.compile(
     r"^(?:either|both)?\s*\(?[A-J]\)?(?:(?:\s*(?:,|;|/|&|\+|\||\bor\b|\band\b))+\s*\(?[A-J]\)?)+\W*$", re.IGNORECASE
 )
+_OR = re.compile(r"(?:or|and)\b")
 _AND_NOT = re.compile(  # "(B), not (C)"
     r",?\s+\(?(?:and\s+|but\s+)?(?:not|rather than|instead of)\s+(?:option\s+)?\(?[A-J]\b\)?\W*$"
 )
@@ -93,7 +100,8 @@ _SUBJECT = (
     r"|evidence)"
 )
 ABSTENTION = re.compile(
-    rf"""^\W*(?:n/?a|none|neither|unknown|unanswerable|unclear|uncertain|undetermined|inconclusive
+    rf"""^\W*(?:i\ (?:am\ |have\ )?|i['’]m\ )?(?:n[/.]?a|no\ idea|idk|none|neither
+        |unknown|unanswerable|unclear|uncertain|undetermined|inconclusive
         |insufficient|incomplete|indeterminate|abstain|don't\ know
         |not\ (?:sure|stated|found|determinable|possible|in\ the\ .*))\W*$
     | \bnone\ of\b | \bneither\ of\ (?:the|these)\b | \b(?:all|any)\ options\ are\ (?:incorrect|wrong)
@@ -132,7 +140,8 @@ def read_answer(answer: str, letters: str, options: Sequence[str] = ()) -> Readi
     >>> read_answer("B. or C.", "ABCD").outcome.value
     'multiple'
     """
-    text = _PREFIX.sub("", _CITED.sub("", answer.translate(FULL_WIDTH)).strip(_WRAPPING)).strip(_WRAPPING)
+    answer = lettered(answer, letters, options)
+    text = _PREFIX.sub("", CITED.sub("", answer.translate(FULL_WIDTH)).strip(WRAPPING)).strip(WRAPPING)
     is_species, meant = species(text, letters, options)
     if is_species and not _LAST_MARK.search(text):
         return Reading(None, stated(text, letters, options) or meant, Outcome.UNPARSED)
@@ -156,6 +165,15 @@ def read_answer(answer: str, letters: str, options: Sequence[str] = ()) -> Readi
     return Reading(None, lenient, Outcome.UNPARSED)
 
 
+def lettered(text: str, letters: str, options: Sequence[str]) -> str:
+    """The text with "option 2" as "option (B)", unless an option begins with a number of its own."""
+    if any(re.match(r"\W*(?:(?:option|choice)\s*)?\d", option, re.IGNORECASE) for option in options):
+        return text
+    return _NUMBERED.sub(
+        lambda found: f"{found[1]} ({letters[int(found[2]) - 1]})" if int(found[2]) <= len(letters) else found[0], text
+    )
+
+
 def _chosen_before_others(text: str, letters: str, options: Sequence[str]) -> str | None:
     """B, of "(B), not (C)"."""
     chosen = _AND_NOT.sub("", text)
@@ -166,8 +184,17 @@ def _chosen_before_others(text: str, letters: str, options: Sequence[str]) -> st
 
 def _named(text: str, letters: str, options: Sequence[str]) -> tuple[list[str], str]:
     """The letters that a short answer marks as its choice, and the text in which they may be denied."""
-    if len(text) == 1:
-        return ([text] if "A" <= text <= "J" else []), ""
+    bare = text.strip(" .:)")
+    if len(bare) == 1:  # also where it is the text of another option
+        return ([bare] if "A" <= bare <= "J" else []), ""
+    last = _LAST_MARK.search(text)
+    if (
+        last
+        and options
+        and last[1] in letters
+        and _bare(text[: last.start()]) == _bare(options[letters.index(last[1])])
+    ):
+        return [last[1]], ""  # "A (B)", where option B is "A"
     if _bare(text) in map(_bare, options):
         return [], text  # "C. difficile colitis" is an option's text, not option C
     if _SEVERAL.match(text):
@@ -185,11 +212,10 @@ def _named(text: str, letters: str, options: Sequence[str]) -> tuple[list[str], 
         if last and last[1] != start and last[1] in letters:
             between = body[: last.start()].strip()
             # "C. difficile colitis (B)" is the protocol's own form; "C. (B)" names two.
-            return ([last[1]] if between and not further else [start, last[1]]), text
+            return ([last[1]] if between and not further and not _OR.match(between) else [start, last[1]]), text
         return list(dict.fromkeys([start, *further])), body
     if len(marks) > 1:
         return marks, text
-    last = _LAST_MARK.search(text)
     return ([last[1]] if last else []), text
 
 
@@ -201,17 +227,21 @@ def by_option_text(text: str, letters: str, options: Sequence[str]) -> str | Non
     """The option whose text this is, or the only one whose text occurs in it without denial.
 
     Options such as "no" occur in sentences by chance. They are read where they begin a text and a point or comma
-    follows.
+    follows. Options that are one letter are not read in sentences.
     """
-    plain = normalise(_CITED.sub(" ", text))
+    plain = normalise(CITED.sub(" ", text))
     wordings = {letter: normalise(option) for letter, option in zip(letters, options, strict=False)}
     same = [letter for letter, wording in wordings.items() if wording and wording == plain]
     if same:
         return same[0] if len(same) == 1 else None
-    begun = wording_at(_SO.sub("", text.lstrip(_WRAPPING)), letters, options)
+    begun = wording_at(_SO.sub("", text.lstrip(WRAPPING)), letters, options)
     if begun and wordings[begun[0]] in PLAIN_WORDS:
         return begun[0]
-    wordings = {letter: wording for letter, wording in wordings.items() if wording and wording not in PLAIN_WORDS}
+    wordings = {
+        letter: wording
+        for letter, wording in wordings.items()
+        if wording and wording not in PLAIN_WORDS and not (len(wording) == 1 and wording.isalpha())
+    }
     said = plain
     for wording in sorted(wordings.values(), key=len, reverse=True):
         said = re.sub(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks.base import by_letter
 from medagent.evaluation.benchmarks.rows import Row, read_rows, text_field
 from medagent.evaluation.grading.option_named import Outcome, Reading
-from medagent.evaluation.grading.replies import read_reply
+from medagent.evaluation.grading.replies import read_reply, read_selection
 from medagent.types import LETTERS
 
 
@@ -25,7 +27,7 @@ class Reply:
 
 
 def read_replies(path: Path, *, letters: str, last_line_asked: bool = False) -> list[Reply]:
-    """Read JSON lines with `id`, `gold` (a letter), `raw`, and optionally `options`.
+    """Read JSON lines with `id`, `gold` (a letter, or several as "A, C"), `raw`, and optionally `options`.
 
     `options` is a list or an object from letter to text. `letters` name an option where a row has no `options`.
     `last_line_asked`: see `read_reply`. Raises `InputError` with file and line.
@@ -42,25 +44,28 @@ def read_replies(path: Path, *, letters: str, last_line_asked: bool = False) -> 
 
 
 def _reply(row: Row, letters: str, last_line_asked: bool) -> Reply:
-    found = row.data.get("options") or []
-    if not isinstance(found, list | dict):
-        raise InputError(f"{row.where}: found options {found!r}, wanted a list or an object from letter to text.")
-    if isinstance(found, dict) and "".join(sorted(found)) != LETTERS[: len(found)]:
+    found = by_letter(row, row.data.get("options") or [])
+    if "".join(sorted(found)) != LETTERS[: len(found)]:
         raise InputError(
             f"{row.where}: found options named {', '.join(sorted(found))}, wanted the first letters of {LETTERS}, none "
             "left out."
         )
-    options = [found[letter] for letter in sorted(found)] if isinstance(found, dict) else found
+    options = [str(found[letter]) for letter in sorted(found)]
     known = LETTERS[: len(options)] if options else letters
-    gold = text_field(row, "gold")
-    if gold not in known:
+    given = row.data.get("gold")
+    right = [str(each) for each in given] if isinstance(given, list) else re.split(r"\s*,\s*", text_field(row, "gold"))
+    if not right or not set(right) <= set(known):
         raise InputError(
-            f"{row.where}: found the gold answer {gold!r}, wanted one of {known}. Other letters: --letters."
+            f"{row.where}: found the gold answer {given!r}, wanted one of {known}, or several as 'A, C'. Other "
+            "letters: --letters."
         )
+    gold = ", ".join(sorted(set(right)))
     raw = row.data.get("raw")
     if not isinstance(raw, str):
         raise InputError(f"{row.where}: found no text 'raw', wanted what the model replied (it may be empty).")
-    reading = read_reply(raw, known, [str(option) for option in options], last_line_asked=last_line_asked)
+    if len(right) > 1:
+        return Reply(text_field(row, "id"), gold, read_selection(raw, known, options))
+    reading = read_reply(raw, known, options, last_line_asked=last_line_asked)
     return Reply(text_field(row, "id"), gold, reading)
 
 

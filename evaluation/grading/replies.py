@@ -16,11 +16,13 @@ from collections.abc import Sequence
 
 from medagent.evaluation.grading.option_named import (
     ABSTENTION,
+    CITED,
     CORRECTED,
     FULL_WIDTH,
     Outcome,
     Reading,
     by_option_text,
+    lettered,
     read_answer,
 )
 from medagent.evaluation.grading.reasoning_text import without_reasoning
@@ -51,9 +53,13 @@ _NEGATED = re.compile(
 _BOXED = re.compile(r"\\boxed\{\s*(?:\\(?:text|mathrm|textbf)\{)?\s*(.*?)\s*\}+\$*\.?$")
 _ANSWER_IS = re.compile(
     r"""^\W*(?:(?:so|thus|hence|therefore)\W+)?(?:the\s+|my\s+)?(?:final\s+|correct\s+|best\s+|right\s+)*
-        (?:answer|choice|option|respuesta|réponse|antwort|resposta|정답|답|答案|正确答案)(?:\s+is\b|은|是|为)?[\s*_]*[:：]?\s*""",
+        (?:answers?|choices?|options?|respuesta|réponse|antwort|resposta|정답|답|答案|正确答案)
+        (?:\s+(?:is|are)\b|은|是|为)?[\s*_]*[:：]?\s*""",
     re.IGNORECASE | re.VERBOSE,
 )
+_ABOUT_AN_OPTION = re.compile(r"\W*(?:\w+\s+){0,3}(?:option|choice)\b", re.IGNORECASE)
+_LETTER = re.compile(r"(?<!\w)([A-J])(?!\w)")
+_JOINING = re.compile(r"\b(?:and|both|all of|the|options?|choices?|answers?|letters?|are)\b", re.IGNORECASE)
 _BOX = re.compile(r"^[\s*_>-]*\[([ xX✓✔]?)\]\W*([A-J])\b", re.MULTILINE)
 _SHORT = 150  # characters of an answer by itself; a longer text is a reply with reasoning in it
 _OPENING = 300  # characters in which a refusal stands
@@ -72,15 +78,21 @@ def read_reply(reply: str, letters: str, options: Sequence[str] = (), *, last_li
     text, cut_off = without_reasoning(reply)
     if cut_off:
         return Reading(None, None, Outcome.TRUNCATED)
+    text = lettered(text.translate(FULL_WIDTH).strip(), letters, options)
+    lines = [line for line in text.splitlines() if line.strip()] or [""]
+    marked = [_answer_line(line, letters, options) for line in lines if _is_answer_line(line)]
+    answers = [] if is_list(text) else [reading for reading in marked if reading.strict]
     if values := tagged_answers(text) or [_value(match) for match in _FIELD.finditer(text)]:
-        return _of_several([read_answer(value, letters, options) for value in values])
-    text = text.translate(FULL_WIDTH).strip()
+        after = answers[-1:] if _is_answer_line(lines[-1]) else []
+        return _of_several([*(read_answer(value, letters, options) for value in values), *after])
     if text.count("{") > text.count("}"):
         return Reading(None, None, Outcome.TRUNCATED)
-    *_, last = [line for line in text.splitlines() if line.strip()] or [""]
+    last = lines[-1]
     if last_line_asked and not _ends_a_list(text):
         reading = _answer_line(last, letters, options)
         if reading.strict or reading.outcome is Outcome.MULTIPLE:
+            return _of_several([*answers, reading])
+        if reading.outcome is Outcome.ABSTAINED and _is_answer_line(last):
             return reading
     said = stated(text, letters, options)
     if len(text) <= _SHORT and "\n" not in text:
@@ -100,7 +112,7 @@ def read_reply(reply: str, letters: str, options: Sequence[str] = (), *, last_li
         or _by_sentences(text, letters, options)
         or _by_lines(text, letters, options)
     )
-    if lenient is None and _declines(text):
+    if lenient is None and (_declines(text) or (line and line.outcome is Outcome.ABSTAINED)):
         return Reading(None, None, Outcome.ABSTAINED, refused=_REFUSAL.search(text[:_OPENING]) is not None)
     return Reading(None, lenient, Outcome.UNPARSED)
 
@@ -116,6 +128,45 @@ def _value(match: re.Match[str]) -> str:
     if listed is not None:
         return ", ".join(re.findall(r"""["']([^"']*)["']""", listed))
     return single if single is not None else bare or ""
+
+
+def read_selection(reply: str, letters: str, options: Sequence[str]) -> Reading:
+    """Read all options that a reply selects, as "A, C". Nothing else may stand in its answer: "A or C" selects none.
+
+    >>> read_selection("C. zinc; A. iron", "ABC", ["iron", "copper", "zinc"]).strict
+    'A, C'
+    """
+    text, cut_off = without_reasoning(reply)
+    if cut_off:
+        return Reading(None, None, Outcome.TRUNCATED)
+    text = text.translate(FULL_WIDTH).strip()
+    values = tagged_answers(text) or [_value(match) for match in _FIELD.finditer(text)] or [text]
+    told = [_selected(value, letters, options) for value in values]
+    if told[-1] and len(set(told)) == 1:
+        return Reading(told[-1], told[-1], Outcome.ANSWERED)
+    lenient = told[-1] or _selected((text.splitlines() or [""])[-1], letters, options)
+    if any(told):
+        return Reading(None, lenient, Outcome.MULTIPLE)
+    return Reading(None, lenient, Outcome.ABSTAINED if not lenient and _declines(text) else Outcome.UNPARSED)
+
+
+def _selected(answer: str, letters: str, options: Sequence[str]) -> str | None:
+    """The letters of an answer that holds nothing but letters, the options' texts and what joins them."""
+    rest = _ANSWER_IS.sub("", CITED.sub("", answer))
+    for option in sorted(options, key=len, reverse=True):
+        rest = rest.replace(option, " ") if len(option) > 2 else rest
+    if compact := re.fullmatch(r"\W*([A-J]{2,})\W*", rest):
+        rest = " ".join(compact[1])
+    named = set(_LETTER.findall(rest))
+    alone = named <= set(letters) and not re.search(r"\w", _JOINING.sub("", _LETTER.sub("", rest)))
+    return ", ".join(sorted(named)) if named and alone else None
+
+
+def _is_answer_line(line: str) -> bool:
+    """Whether a line is marked as the answer: "Answer: B", a box, or a letter by itself."""
+    return bool(_ANSWER_IS.match(line) and not _ABOUT_AN_OPTION.match(line)) or bool(
+        _BOXED.search(line.strip()) or re.fullmatch(r"\W*[A-J]\W*", line)
+    )
 
 
 def _of_several(readings: Sequence[Reading]) -> Reading:

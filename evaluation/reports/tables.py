@@ -81,6 +81,9 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
         add(f"pass@{k}", [_share(r.sampling.pass_at_k.get(k)) if r.sampling else None for r in every])
     add("accuracy by rotation of the options, %", [_rotated(r) for r in every])
     add("questions rotated", [str(r.rotations.n) if r.rotations else None for r in every])
+    add(
+        "questions with options that stay in place", [str(r.rotations.in_place) if r.rotations else None for r in every]
+    )
     add("answers that change with the rotation", [_share(r.rotations.changed) if r.rotations else None for r in every])
     add(
         "expected calibration error",

@@ -84,7 +84,7 @@ def injections() -> tuple[Injection, ...]:
 
 def wrong_letter(question: Question, number: int) -> str | None:
     """The wrong option that injection `number` names for the question; None for an open question."""
-    wrong = question.letters.replace(question.answer, "") if question.options else ""
+    wrong = "".join(letter for letter in question.letters if letter not in question.right_letters)
     digest = sha256(f"{question.id}|{number}".encode()).digest()
     return wrong[digest[0] % len(wrong)] if wrong else None
 

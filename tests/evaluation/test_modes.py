@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,10 @@ from medagent.agent import Agent
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.evaluation.comparison import compare
+from medagent.evaluation.evaluator import evaluate
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import report_mode
-from medagent.evaluation.modes import Mode, agent_for, baselines, job_for, rotate, told
+from medagent.evaluation.modes import Mode, agent_for, baselines, job_for, orders, rotate, told
 from medagent.evaluation.predictions import Prediction, confidence
 from medagent.evaluation.run import Plan, run_plan
 from medagent.policies.huggingface import HFPolicy
@@ -259,6 +261,61 @@ def test_rotations_of_questions_with_other_numbers_of_options_are_left_out(tmp_p
     report = report_mode(run_plan(scripted(lookup_by_text()), questions, Plan(rotations=True), tmp_path, identity={}))
     assert report.rotations is not None
     assert (report.rotations.n, len(report.rotations.accuracy)) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [
+        (("fever", "cough", "Both A and B", "None of the above"), 1),
+        (("fever", "cough", "A or C", "rash"), 1),
+        (("fever", "cough", "rash", "(A) and (C) are correct"), 1),
+        (("fever", "cough", "rash", "All except B"), 1),
+        (("fever", "cough", "rash", "B only"), 1),
+        (("fever", "cough", "rash", "Neither A nor B"), 1),
+        (("fever", "All of the above", "rash", "cough"), 1),
+        (("fever", "cough", "rash", "None of the above"), 3),
+        (("fever", "cough", "rash", "All of these"), 3),
+        (("fever", "cough", "All of the above.", "None of the above."), 2),
+        (("fever", "cough", "Both", "Neither"), 2),
+        (("fever", "cough", "rash", "All of the above are correct"), 3),
+        (("O", "A", "B", "AB"), 4),
+        (("hepatitis A and B", "vitamin A", "none of these drugs", "A and B cells"), 4),
+        (("all limbs", "one eye", "both kidneys", "no other"), 4),
+        (("yes", "no", "maybe"), 3),
+    ],
+)
+def test_options_that_speak_of_others_stay_in_place(options: tuple[str, ...], number: int) -> None:
+    question = Question("q", "Which?", options, "A")
+    assert orders(question) == number
+    rotated = [rotate(question, by) for by in range(number)]
+    assert len({each.options for each in rotated}) == number
+    fixed = options[number:] if number > 1 else options[1:]
+    assert {each.options[len(options) - len(fixed) :] for each in rotated} == {fixed}
+    assert {each.options[each.letters.index(each.answer)] for each in rotated} == {options[0]}
+    last = replace(question, answer=question.letters[-1])
+    assert {each.options[each.letters.index(each.answer)] for each in (rotate(last, by) for by in range(number))} == {
+        options[-1]
+    }
+
+
+def test_questions_with_options_that_stay_are_counted_in_the_report(tmp_path: Path) -> None:
+    rows = [
+        {"id": each.id, "question": each.text, "options": list(each.options), "answer": each.answer}
+        for each in QUESTIONS[:4]
+    ]
+    rows.append(
+        {"id": "both", "question": "What treats disease 0?", "options": ["drug 0", "x", "Both A and B"], "answer": "A"}
+    )
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = evaluate(
+        scripted(lookup_by_text()), tmp_path / "q.jsonl", rotations=True, modes="closed_book", out=tmp_path / "out"
+    )
+    assert found.notes == {"questions with options that speak of others, which stay in place when rotated": 1}
+    assert len(found.predictions) == 4 * 4 + 1
+    rotations = found.reports[Mode.CLOSED_BOOK].rotations
+    assert rotations is not None
+    assert (rotations.n, rotations.in_place, rotations.changed) == (4, 1, 0.0)
+    assert "options that stay in place | 1 |" in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_coverage_is_of_all_that_was_asked() -> None:

@@ -156,7 +156,7 @@ def test_questions_of_ones_own_take_a_form(tmp_path: Path) -> None:
 def test_a_form_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 1: .*found the form 'essay', wanted one of text, ranked, list"):
         own(tmp_path, {"answer": "a", "form": "essay"})
-    with pytest.raises(InputError, match="line 1: .*and none with options"):
+    with pytest.raises(InputError, match="line 1: .*with options only select_all"):
         own(tmp_path, {"answer": "A", "options": ["x", "y"], "form": "list"})
     for answer in ("a", [], ["a", []], ["a", [" "]], ["a", 3]):
         with pytest.raises(InputError, match="line 1: .*wanted a list of entries"):

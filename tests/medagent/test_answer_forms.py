@@ -60,5 +60,5 @@ def test_an_instructed_prompt_says_how_to_answer() -> None:
 
 
 def test_a_question_with_options_is_asked_as_ever() -> None:
-    question = replace(LISTED, options=("a", "b"), answer="A")
+    question = replace(LISTED, options=("a", "b"), answer="A", form="text", items=())
     assert prompt_of(question, TagProtocol()).endswith("A) a\nB) b\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from medagent.evaluation.names import ModeName, Prompting
+from medagent.evaluation.names import CopFrom, ModeName, Prompting
 
 
 def evaluate(
@@ -38,6 +38,7 @@ def evaluate(
     out: str = "runs/evaluation/default",
     overwrite: bool = False,
     benchmark_args: dict[str, Any] | None = None,
+    cop_from: CopFrom | None = None,
 ) -> None:
     """Measure an agent on a benchmark. After an interruption the same command goes on.
 
@@ -84,6 +85,7 @@ def evaluate(
         out: Folder of report.html, report.json, report.md and predictions.jsonl.
         overwrite: Begin anew where the folder holds another evaluation.
         benchmark_args: Constructor arguments of a benchmark class of yours, as --benchmark_args '{"split": "test"}'.
+        cop_from: Whether MedMCQA's "cop" counts from "zero" or "one". By default files count from 1, the hub from 0.
     """
     from rich.console import Console
 
@@ -95,7 +97,9 @@ def evaluate(
     with EvaluationBar(console) as bar:
         found = measure(
             agent,
-            BenchmarkSource(benchmark, path, hub, subset, split, start, stop, limit, limit_seed, benchmark_args or {}),
+            BenchmarkSource(
+                benchmark, path, hub, subset, split, start, stop, limit, limit_seed, benchmark_args or {}, cop_from
+            ),
             modes=modes,
             samples=samples,
             rotations=rotations,

@@ -22,6 +22,7 @@ from medagent.evaluation.benchmarks import (
     PubMedQABenchmark,
     StarterBenchmark,
 )
+from medagent.evaluation.benchmarks.source import BenchmarkSource
 from medagent.evaluation.corpora import corpus_passages
 from tests.evaluation.benchmarks.support import MEDMCQA, MEDQA, MEDXPERT, OPEN, PUBMEDQA, lines
 from tests.support import SHARED_DATA
@@ -48,6 +49,21 @@ def test_medmcqa_counts_from_one_in_files_and_from_zero_on_the_hub(tmp_path: Pat
         MedMCQABenchmark(path, cop_from="zero").questions()
     with pytest.raises(InputError, match="found cop 0, wanted a number from 1 to 4"):
         MedMCQABenchmark(lines(tmp_path / "zero.json", {**MEDMCQA, "cop": 0})).questions()
+
+
+def test_a_medmcqa_file_without_any_zero_is_said_to_count_from_one(tmp_path: Path) -> None:
+    path = str(lines(tmp_path / "dev.json", MEDMCQA))
+    found, _, notes = BenchmarkSource("medmcqa", path).questions()
+    assert (found[0].answer, [note for note in notes if "counted from 1" in note]) == ("B", [*notes])
+    found, _, notes = BenchmarkSource("medmcqa", path, cop_from="zero").questions()
+    assert (found[0].answer, [note for note in notes if "counted from 0" in note]) == ("C", [*notes])
+    assert BenchmarkSource("medmcqa", path, cop_from="one").questions()[2] == {}
+    zero = str(lines(tmp_path / "zero.json", {**MEDMCQA, "cop": 0}))
+    assert BenchmarkSource("medmcqa", zero, cop_from="zero").questions()[2] == {}
+    with pytest.raises(InputError, match="line 1: found cop 0.*Give --cop_from zero or one"):
+        BenchmarkSource("medmcqa", zero).questions()
+    with pytest.raises(InputError, match="--cop_from one: found benchmark 'medqa', wanted medmcqa"):
+        BenchmarkSource("medqa", path, cop_from="one").open()
 
 
 def test_pubmedqa_is_three_tasks(tmp_path: Path) -> None:

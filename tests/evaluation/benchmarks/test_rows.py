@@ -127,8 +127,19 @@ def test_wrong_questions_of_your_own_are_explained(tmp_path: Path) -> None:
     for row, message in (
         ({"options": 4, "answer": "A"}, "line 1: found options 4"),
         ({"options": ["x", None], "answer": "x"}, "wanted texts"),
-        ({"options": ["B", "A", "AB"], "answer": "A"}, "a letter and the text of option B"),
-        ({"options": ["x", "y"], "answer": ["A", "B"]}, "wanted one"),
+        ({"options": ["x", "y"], "answer": "A", "answer_idx": "B"}, "they differ"),
+        ({"options": ["x", "y"], "answer_idx": "x"}, "neither an option's letter"),
+        ({"options": ["x", "y"], "answer": ["A", "z"]}, "neither"),
+        ({"answer": "x", "form": "select_all"}, "select_all, which needs them"),
+        ({"answer": "A", "form": "number", "options": ["1", "2"]}, "with options only select_all"),
+        ({"answer": "five", "form": "number"}, "wanted one number"),
+        ({"answer": "5 tablets", "form": "number"}, "Leave another unit out"),
+        ({"answer": "5 to 10 mg", "form": "number"}, "wanted one number"),
+        ({"answer": "5", "form": "number", "lower": 6}, "around one answer"),
+        ({"answer": "5", "form": "number", "tolerance": "wide"}, "around one answer"),
+        ({"answer": "5", "form": "number", "tolerance": 1, "upper": 9}, "around one answer"),
+        ({"answer": ["5", "6"], "form": "number", "tolerance": 1}, "around one answer"),
+        ({"answer": "5", "lower": 4}, "wanted the form 'number'"),
         ({"options": ["x", "x"], "answer": "x"}, "several of them"),
         ({"options": ["x"], "answer": "z"}, "neither"),
         ({"options": list("abcdefghijk"), "answer": "a"}, "at most 10"),
@@ -197,6 +208,7 @@ def test_broken_items_are_named_and_counted(tmp_path: Path) -> None:
         ("questions with a wrong option twice, kept", 2),
         ("questions with the right option twice, where one of its letters counts as wrong", 1),
         ("questions with the words and options of an earlier one, kept", 1),
+        ("questions, none with a cop of 0, so cop is counted from 1 (from 0: --cop_from zero)", 3),
     ]
 
 
