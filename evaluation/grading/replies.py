@@ -83,8 +83,8 @@ def read_reply(reply: str, letters: str, options: Sequence[str] = (), *, last_li
     marked = [_answer_line(line, letters, options) for line in lines if _is_answer_line(line)]
     answers = [] if is_list(text) else [reading for reading in marked if reading.strict]
     if values := tagged_answers(text) or [_value(match) for match in _FIELD.finditer(text)]:
-        after = answers[-1:] if _is_answer_line(lines[-1]) else []
-        return _of_several([*(read_answer(value, letters, options) for value in values), *after])
+        ending = answers[-1:] if _is_answer_line(lines[-1]) else []
+        return _of_several([*(read_answer(value, letters, options) for value in values), *ending])
     if text.count("{") > text.count("}"):
         return Reading(None, None, Outcome.TRUNCATED)
     last = lines[-1]
