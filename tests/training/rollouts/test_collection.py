@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from dataclasses import replace
+from itertools import islice
 from threading import Barrier, Event, current_thread, main_thread
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from medagent.agent import Agent
 from medagent.errors import ConfigError
 from medagent.training.data import RolloutData
+from medagent.training.rollouts.questions import draws
 from medagent.types import Question, Rollout, StopReason, Turn
 
 TURN = Turn((9, 10), (-1.0, -1.0), "")
@@ -107,6 +109,10 @@ def test_draws_follow_from_seed_and_iteration_and_ranks_share_them_equally(sampl
     shares = [names(collected(resampling(reward), 2, rank, 2)) for rank in range(2)]
     assert list(map(len, shares)) == [8, 8]
     assert not set(shares[0]) & set(shares[1])
+    asked = Nothing().questions()
+    others = [[each.id for each, _ in islice(draws(asked[:1], asked, seed=0, iteration=at), 40)] for at in (0, 0, 1)]
+    assert others[0] == others[1] != others[2]
+    assert len(set(others[2])) == 40, "those that were not asked come first"
     alone = names(collected(made(num_questions=400, num_samples=1, reward=reward)))
     assert len(set(alone)) == 400, "a question that comes again has other samples"
 
