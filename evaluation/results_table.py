@@ -99,7 +99,7 @@ def _cell(run: str, answers: Sequence[Prediction], settings: Mapping[str, Any]) 
         run,
         Accuracy.of(verdicts.count(Verdict.CORRECT), len(verdicts)),
         unparsed=verdicts.count(Verdict.UNPARSED) + verdicts.count(Verdict.MULTIPLE),
-        errors=0,
+        errors=sum(verdict.value == "error" for verdict in verdicts),  # the endpoint failed
         marks=tuple(verdict is Verdict.CORRECT for verdict in verdicts),
         questions=frozenset((each.id, each.text, *each.options, each.answer) for each in questions),
         settings=settings,
