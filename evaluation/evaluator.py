@@ -20,7 +20,7 @@ from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprin
 from medagent.evaluation.metrics import ModeReport, report_mode
 from medagent.evaluation.modes import EVIDENCE_MODES, SEARCH_MODES, Mode, baselines, modes_named, orders
 from medagent.evaluation.names import ModeName, Prompting
-from medagent.evaluation.predictions import Prediction
+from medagent.evaluation.predictions import Prediction, PredictionLog
 from medagent.evaluation.prompting import solved_examples, with_prompting
 from medagent.evaluation.reports.conclusions import conclusions
 from medagent.evaluation.reports.html import write_evaluation_html, write_json
@@ -28,10 +28,10 @@ from medagent.evaluation.reports.tables import curves, markdown, tables
 from medagent.evaluation.run import Plan, run_plan
 from medagent.evaluation.search_recall import question_rankings
 from medagent.evaluation.statistics import Accuracy
-from medagent.evaluation.usage import counted, read_usage
 from medagent.evidence.support import Entailment, LexicalRule, NLIModel
 from medagent.models.base_models import STARTER
 from medagent.models.text_length import check_text_length
+from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.passages import Passage
@@ -139,6 +139,8 @@ def evaluate(
     price: Mapping[str, float] | None = None,
     limits: Mapping[str, int] | None = None,
     concurrency: int = 64,
+    max_errors: int = 5,
+    requests_per_minute: float = 0.0,
     out: str | Path | None = None,
     overwrite: bool = False,
     callback: EvaluationCallback | None = None,
@@ -152,6 +154,7 @@ def evaluate(
 
     Raises:
         InputError: a setting, a file or an agent cannot be used. The message names the remedy.
+        PolicyError: `max_errors` questions in a row ended in errors, or all.
         ConfigError: `out` holds another evaluation, and `overwrite` is false.
     """
     price, parameters, callback = price or {}, parameters or {}, callback or EvaluationCallback()
@@ -179,6 +182,12 @@ def evaluate(
         plan.modes,
         solved_examples(source, questions, shots, shots_path),
     )
+    if requests_per_minute:
+        if not isinstance(ready.policy, RemotePolicy) or requests_per_minute < 0:
+            raise InputError(
+                f"requests_per_minute {requests_per_minute:g}: wanted a number above 0, for an endpoint. Leave it out."
+            )
+        ready = replace(ready, policy=replace(ready.policy, requests_per_minute=requests_per_minute))
     searching = [mode.value for mode in plan.modes if mode in SEARCH_MODES]
     if isinstance(corpus_of(ready.retriever), NoRetriever) and searching:
         raise InputError(
@@ -216,33 +225,26 @@ def evaluate(
     most = ready.limits.max_turns * ready.top_k if set(plan.modes).intersection(EVIDENCE_MODES) else 0
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
-        with counted(ready, folder) as counter:
-
-            def new(prediction: Prediction) -> None:
-                counter.asked += 1
-                callback.on_prediction(prediction)
-
-            def resume(found: Sequence[Prediction]) -> None:
-                counter.goes_on = bool(found)
-                callback.on_resume(found)
-
-            predictions = run_plan(
-                ready,
-                questions,
-                plan,
-                folder,
-                identity=settings,
-                corpus=corpus or passages,
-                evidence=gold_passages(ready.retriever, questions, passages),
-                rankings=question_rankings(ready.retriever, questions, most=most) if most else {},
-                concurrency=concurrency,
-                overwrite=overwrite,
-                on_found=resume,
-                on_done=new,
-            )
-        used = read_usage(folder)
+        predictions = run_plan(
+            ready,
+            questions,
+            plan,
+            folder,
+            identity=settings,
+            corpus=corpus or passages,
+            evidence=gold_passages(ready.retriever, questions, passages),
+            rankings=question_rankings(ready.retriever, questions, most=most) if most else {},
+            concurrency=concurrency,
+            max_errors=max_errors,
+            overwrite=overwrite,
+            on_found=callback.on_resume,
+            on_done=callback.on_prediction,
+        )
+        used = PredictionLog(folder / "predictions.jsonl").used()
     reports = {mode: report_mode([p for p in predictions if p.mode == mode.value], entails) for mode in plan.modes}
     settings["entailment"] = entails.label
+    if isinstance(ready.policy, RemotePolicy) and ready.policy.refused:
+        settings["parameters_left_out"] = sorted(ready.policy.refused)
     usage = {**used, "price": dict(price)}
     found = Evaluation(settings, questions, predictions, reports, notes, usage, ready.limits)
     if out is not None:

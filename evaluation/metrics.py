@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import multimode
 from typing import Any
 
@@ -12,7 +12,7 @@ from medagent.evaluation.grading.citations import Grounding, ground
 from medagent.evaluation.grading.grade import Grade, Verdict, grade
 from medagent.evaluation.grading.numbers import numbers_in
 from medagent.evaluation.grading.open_answers import answer_tokens, first_answer
-from medagent.evaluation.modes import orders
+from medagent.evaluation.modes import Mode, orders
 from medagent.evaluation.open_measures import open_measures
 from medagent.evaluation.predictions import Prediction
 from medagent.evaluation.search_recall import RecallReport, report_recall
@@ -37,8 +37,9 @@ class Summary:
 
     `macro_average` is over `by_type`, None for one subject. `unparsed` answers name no option or several; `multiple`
     counts the latter. `abstained` decline to choose, `refused` of them to answer at all. `no_answer` wrote none,
-    `truncated` ended at a limit, `too_long` of them with a prompt that does not fit. `measures` are those of open
-    answers and of BioASQ's question types, by their names in `medagent.evaluation.open_measures`.
+    `truncated` ended at a limit, `too_long` of them with a prompt that does not fit. `errors` are questions whose
+    endpoint or search failed, or whose endpoint filtered them. `measures` are those of open answers and of BioASQ's
+    question types, by their names in `medagent.evaluation.open_measures`.
     """
 
     overall: Accuracy
@@ -50,6 +51,7 @@ class Summary:
     abstained: int
     refused: int
     no_answer: int
+    errors: int
     truncated: int
     too_long: int
     searches_per_question: float
@@ -83,6 +85,7 @@ def summarize(rollouts: Sequence[Rollout], entails: Entailment = LexicalRule()) 
         abstained=verdicts[Verdict.ABSTAINED],
         refused=sum(result.refused for result in grades),
         no_answer=verdicts[Verdict.NO_ANSWER],
+        errors=verdicts[Verdict.ERROR],
         truncated=sum(rollout.stop_reason.truncated for rollout in rollouts),
         too_long=sum(map(prompt_too_long, rollouts)),
         searches_per_question=sum(rollout.num_searches for rollout in rollouts) / count,
@@ -132,7 +135,7 @@ class Rotations:
 
 @dataclass(frozen=True)
 class ModeReport:
-    """All figures of one mode."""
+    """All figures of one mode. `error_reasons` has (question, reason) of each prediction that ended in an error."""
 
     summary: Summary
     sampling: Sampling | None
@@ -140,6 +143,7 @@ class ModeReport:
     calibration: Calibration | None
     selective: tuple[tuple[float, float], ...]
     search_recall: RecallReport | None
+    error_reasons: tuple[tuple[str, str], ...]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -154,13 +158,17 @@ def report_mode(predictions: Sequence[Prediction], entails: Entailment = Lexical
     sure = [p for p in plain if p.confidence is not None]
     confidences = [p.confidence or 0.0 for p in sure]
     right = [grade(p.rollout).correct for p in sure]
+    summary = summarize([each.rollout for each in plain if each.rollout.sample == 0], entails)
+    if all(p.mode == Mode.CLOSED_BOOK for p in predictions):
+        summary = replace(summary, grounding=summary.grounding.without_passages())
     return ModeReport(
-        summary=summarize([each.rollout for each in plain if each.rollout.sample == 0], entails),
+        summary=summary,
         sampling=_sampling(plain),
         rotations=_rotations(predictions),
         calibration=calibration(confidences, right) if sure else None,
         selective=tuple(selective_accuracy(confidences, right, asked=len(plain))),
         search_recall=report_recall([p.recall for p in plain if p.rollout.sample == 0 and p.recall is not None]),
+        error_reasons=tuple((p.rollout.question.id, p.rollout.error) for p in predictions if p.rollout.error),
     )
 
 

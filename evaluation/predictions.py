@@ -6,6 +6,8 @@ import json
 import math
 import re
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -15,6 +17,8 @@ from medagent.evaluation.answer_folder import JsonLog
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.rollout_files import readable, rollout_from
 from medagent.evaluation.search_recall import SearchRecall
+from medagent.evaluation.usage import Used, added
+from medagent.files import write_whole
 from medagent.protocol import TurnProtocol
 from medagent.types import Rollout
 
@@ -78,15 +82,40 @@ def confidence(rollout: Rollout, tokenizer: PreTrainedTokenizerBase, protocol: T
 
 
 class PredictionLog(JsonLog):
-    """predictions.jsonl, to which answers are appended as they come."""
+    """predictions.jsonl, to which answers are appended as they come.
+
+    A prediction that ended in an error may be asked again. Its last row counts, and the usage of all its rows.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._began = perf_counter()
 
     def append(self, prediction: Prediction) -> None:
-        """Write one prediction."""
-        self.write(prediction.to_json())
+        """Write one prediction with its usage: an endpoint's, and the seconds since the one before it."""
+        now = perf_counter()
+        usage = [asdict(turn.usage) for turn in prediction.rollout.turns if turn.usage is not None]
+        used = added({"questions": 1, "seconds": round(now - self._began, 3)}, *usage)
+        self._began = now
+        self.write({**prediction.to_json(), "usage": used})
 
     def read(self) -> list[Prediction]:
         """The predictions of all whole lines."""
-        return [self._parse(number, line) for number, line in enumerate(self.lines(), start=1)]
+        found = [self._parse(number, line) for number, line in enumerate(self.lines(), start=1)]
+        return list({prediction.key: prediction for prediction in found}.values())
+
+    def used(self) -> Used:
+        """The usage of all rows."""
+        return added(*(json.loads(line).get("usage", {}) for line in self.lines()))
+
+    def compact(self) -> None:
+        """Leave one row per prediction."""
+        rows: dict[tuple[object, ...], dict[str, Any]] = {}
+        for row in map(json.loads, self.lines()):
+            key = tuple(row[name] for name in ("mode", "question_id", "rotation", "sample"))
+            row["usage"] = added(row.get("usage", {}), rows.pop(key, {}).get("usage", {}))
+            rows[key] = row
+        write_whole(self.path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows.values()))
 
     def _parse(self, number: int, line: str) -> Prediction:
         try:

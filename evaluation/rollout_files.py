@@ -53,6 +53,7 @@ def readable(rollout: Rollout) -> dict[str, Any]:
         "cited": list(result.cited),
         "reward": rollout.reward,
         "stop_reason": rollout.stop_reason.value,
+        **({"error": rollout.error} if rollout.error else {}),
         "policy_version": rollout.policy_version,
         "question_id": question.id,
         "sample": rollout.sample,
@@ -111,6 +112,7 @@ def rollout_from(row: Mapping[str, Any]) -> Rollout:
         sample=row["sample"],
         reward=row["reward"],
         success=row["verdict"] == "correct",
+        error=row.get("error", ""),
     )
 
 

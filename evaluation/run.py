@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from medagent.agent import Agent, Job, rollout_seed
-from medagent.errors import ConfigError
+from medagent.errors import ConfigError, PolicyError
 from medagent.evaluation.answer_folder import begin
 from medagent.evaluation.modes import EVIDENCE_MODES, Mode, agent_for, job_for, orders, rotate, told
 from medagent.evaluation.predictions import Key, Prediction, PredictionLog, confidence
 from medagent.evaluation.search_recall import recall_of
 from medagent.retrieval.passages import Passage
 from medagent.run_folder import RunFolder
-from medagent.types import Question, Rollout
+from medagent.types import Question, Rollout, StopReason
 
 
 def run_benchmark(
@@ -84,6 +84,7 @@ def run_plan(
     evidence: Mapping[str, Passage] | None = None,
     rankings: Mapping[str, Sequence[Passage]] | None = None,
     concurrency: int = 64,
+    max_errors: int = 5,
     overwrite: bool = False,
     on_found: Callable[[Sequence[Prediction]], None] = lambda _: None,
     on_done: Callable[[Prediction], None] = lambda _: None,
@@ -95,9 +96,12 @@ def run_plan(
     it stopped. Seeds follow from question and sample, not from order. `rankings` are those of
     `search_recall.question_rankings`; with them the predictions of searching modes have their recall. `on_found` is
     called once with the predictions that the folder holds already, `on_done` with each new one.
+
+    A question whose endpoint or search fails for good gets a prediction with an `error`, which counts as wrong. The
+    next run into the folder asks it again. The run stops where `max_errors` in a row fail, or all do.
     """
-    if concurrency < 1:
-        raise ConfigError(f"concurrency {concurrency}: wanted 1 or more.")
+    if concurrency < 1 or max_errors < 1:
+        raise ConfigError(f"concurrency {concurrency}, max_errors {max_errors}: wanted 1 or more of each.")
     # Made before the first question is asked, so that errors come at once.
     planned = {
         (mode.value, question.id, rotation, sample): job_for(
@@ -121,28 +125,38 @@ def run_plan(
         identity = {**identity, "questions_sha256": digest(questions)}
         begin(folder, identity, kind="an evaluation", log=log.path, overwrite=overwrite)
         log.repair()
-        done = {prediction.key: prediction for prediction in log.read()}
+        found = log.read()
+        done = {prediction.key: prediction for prediction in found if not prediction.rollout.stop_reason.failed}
+        again = len(found) > len(done)
         on_found(list(done.values()))
-        for mode, asked_agent in agents.items():
-            left = {key: job for key, job in planned.items() if key[0] == mode.value and key not in done}
-            key_of = {id(job): key for key, job in left.items()}
+        try:
+            for mode, asked_agent in agents.items():
+                left = {key: job for key, job in planned.items() if key[0] == mode.value and key not in done}
+                key_of = {id(job): key for key, job in left.items()}
 
-            def keep(job: Job, rollout: Rollout, key_of: dict[int, Key] = key_of) -> None:
-                mode_name, name, rotation, _ = key_of[id(job)]
-                ranking = (rankings or {}).get(name) if mode_name in EVIDENCE_MODES else None
-                prediction = Prediction(
-                    mode_name,
-                    rotation,
-                    rollout,
-                    confidence(rollout, agent.policy.tokenizer, agent.protocol),
-                    None if ranking is None else recall_of(rollout, ranking, top_k=agent.top_k),
-                )
-                log.append(prediction)
-                done[prediction.key] = prediction
-                on_done(prediction)
+                def keep(job: Job, rollout: Rollout, key_of: dict[int, Key] = key_of) -> None:
+                    mode_name, name, rotation, _ = key_of[id(job)]
+                    ranking = (rankings or {}).get(name) if mode_name in EVIDENCE_MODES else None
+                    prediction = Prediction(
+                        mode_name,
+                        rotation,
+                        rollout,
+                        confidence(rollout, agent.policy.tokenizer, agent.protocol),
+                        None if ranking is None else recall_of(rollout, ranking, top_k=agent.top_k),
+                    )
+                    log.append(prediction)
+                    done[prediction.key] = prediction
+                    on_done(prediction)
 
-            if left:
-                asked_agent.stream(list(left.values()), max_open=concurrency, on_done=keep)
+                asked_agent.stream(list(left.values()), max_open=concurrency, on_done=keep, max_errors=max_errors)
+        finally:
+            reasons = [each.rollout.error for each in done.values() if each.rollout.stop_reason is StopReason.ERROR]
+            if len(reasons) == len(done):
+                log.path.unlink(missing_ok=True)  # nothing was measured: the folder takes any other evaluation
+            elif again:
+                log.compact()
+        if reasons and len(reasons) == len(done):
+            raise PolicyError(f"no question was answered, {len(reasons)} ended in errors. The last: {reasons[-1]}")
         return [done[key] for key in planned]
 
 

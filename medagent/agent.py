@@ -6,18 +6,20 @@ read the question -> [ sample a turn -> search -> read the passages ]* -> answer
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from time import monotonic
 
 from transformers import PreTrainedTokenizerBase
 
-from medagent.errors import MedagentError
+from medagent.errors import EndpointError, MedagentError, PolicyError
 from medagent.plain_protocol import PlainProtocol
 from medagent.policy import Policy, Session, TurnStop
 from medagent.protocol import Piece, TagProtocol, TurnProtocol, encode
 from medagent.retrieval.batching import SearchBatcher, SearchStats
-from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.retriever import Retriever
 from medagent.types import Limits, Question, Rollout, StopReason, Turn
@@ -124,22 +126,39 @@ class Agent:
             rollouts += asyncio.run(run_batch(jobs[start : start + max_open]))
         return rollouts
 
-    def stream(self, jobs: Sequence[Job], *, max_open: int, on_done: Callable[[Job, Rollout], None]) -> None:
+    def stream(
+        self, jobs: Sequence[Job], *, max_open: int, on_done: Callable[[Job, Rollout], None], max_errors: int = 5
+    ) -> None:
         """Roll out all jobs, `max_open` at once without a barrier.
 
-        As soon as one ends, `on_done` gets it and the next begins. The first failure stops the rest. Do
-        not call it from a running event loop.
+        As soon as one ends, `on_done` gets it and the next begins. A job whose endpoint or search fails for good ends
+        with `StopReason.ERROR`. `max_errors` in a row raise `PolicyError`: no job was answered since each first failed.
+        Any other failure stops the rest at once. Do not call it from a running event loop.
         """
+        errors, answered_at = 0, -math.inf
 
         async def work(waiting: Iterator[Job], batcher: SearchBatcher) -> None:
+            nonlocal errors, answered_at
             last: Session | None = None
             try:
                 for job in waiting:
                     session = self._session(job)  # before the last closes: a policy in lockstep waits for open ones
                     if last:
                         last.close()
-                    last = session
-                    on_done(job, await self._roll_out(job, session, batcher))
+                    last, turns = session, list[Turn]()
+                    try:
+                        rollout = await self._roll_out(job, session, batcher, on_turn=turns.append)
+                        errors, answered_at = 0, monotonic()
+                    except (EndpointError, RetrieverUnavailableError) as error:
+                        rollout = Rollout(job.question, (), tuple(turns), StopReason.ERROR, sample=job.sample)
+                        rollout = replace(rollout, error=" ".join(str(error).split()))
+                        errors += getattr(error, "since", math.inf) > answered_at
+                    on_done(job, rollout)
+                    if errors >= max_errors:
+                        raise PolicyError(
+                            f"stopped after {errors} errors in a row (max_errors). What was answered is kept: run the "
+                            f"same command again to go on. The last error: {rollout.error}"
+                        )
             finally:
                 if last:
                     last.close()
@@ -215,7 +234,7 @@ class Agent:
             total += len(token_ids)
             # The last turn's query is never searched, so it counts as none.
             turn = Turn(token_ids, logprobs, text, None, parsed.answer, forced_prefix=len(forced))
-            turn = replace(turn, routing=sampled.routing)
+            turn = replace(turn, routing=sampled.routing, usage=sampled.usage)
             searches_again = sampled.stop is TurnStop.TAG and parsed.query is not None
             if searches_again and number + 1 < limits.max_turns:
                 if job.given:
@@ -248,7 +267,8 @@ class Agent:
             else:
                 stop = StopReason.ANSWERED if parsed.answer is not None else StopReason.MALFORMED
             break
-        return Rollout(job.question, tuple(prompt_ids), tuple(turns), stop, job.policy_version, job.sample)
+        rollout = Rollout(job.question, tuple(prompt_ids), tuple(turns), stop, job.policy_version, job.sample)
+        return replace(rollout, error="refused by the endpoint's content filter") if stop.failed else rollout
 
     async def _beginning(self, job: Job, batcher: SearchBatcher) -> tuple[list[int], list[Turn]]:
         """The prompt, and the turn of a search that is given."""

@@ -3,6 +3,8 @@
 Each message says what, what was found, what was wanted, and the remedy.
 """
 
+import math
+
 
 class MedagentError(Exception):
     """Base of the project's errors. The command line prints these without a traceback."""
@@ -14,6 +16,15 @@ class ConfigError(MedagentError):
 
 class PolicyError(MedagentError):
     """A policy (engine) was misused or cannot run the model."""
+
+
+class EndpointError(PolicyError):
+    """An endpoint gave no usable answer to one request. Others may be answered.
+
+    `since` is the monotonic time in seconds at which it first failed, infinite where it was asked once.
+    """
+
+    since = math.inf
 
 
 class InputError(MedagentError):

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.protocol import Block
 from medagent.routing_record import RoutingRecord
+from medagent.types import Usage
 
 
 class TurnStop(StrEnum):
@@ -27,13 +28,17 @@ class TurnStop(StrEnum):
 
 @dataclass(frozen=True)
 class SampledTurn:
-    """Token ids as sampled, their log-probs at the sampling temperature (1 for greedy), and the text."""
+    """Token ids as sampled, their log-probs at the sampling temperature (1 for greedy), and the text.
+
+    `usage` is what an endpoint counted for it.
+    """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     text: str
     stop: TurnStop
     routing: RoutingRecord | None = None
+    usage: Usage | None = None
 
 
 class Session(Protocol):

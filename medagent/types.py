@@ -32,6 +32,12 @@ class StopReason(StrEnum):
     MAX_TURN_TOKENS = "max_turn_tokens"
     MAX_TOTAL_TOKENS = "max_total_tokens"
     REFUSED = "refused"  # an endpoint's filter, not the model, ended it
+    ERROR = "error"  # an endpoint or the search failed for good
+
+    @property
+    def failed(self) -> bool:
+        """True where neither the model nor a limit ended the rollout."""
+        return self in (StopReason.REFUSED, StopReason.ERROR)
 
     @property
     def truncated(self) -> bool:
@@ -93,12 +99,22 @@ class Question:
 
 
 @dataclass(frozen=True)
+class Usage:
+    """The requests that an endpoint answered, and their tokens if it counts them."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True)
 class Turn:
     """One turn: what the policy sampled and what the environment inserted after it.
 
     `token_ids` and `logprobs` have equal length. `forced_prefix` counts leading tokens that the environment wrote. They
     are not actions and have log-prob 0. `routing` has the experts of the tokens read for this turn, where the policy
-    records them: what came since the turn before, and the sampled tokens but the last.
+    records them: what came since the turn before, and the sampled tokens but the last. `usage` is what an endpoint
+    counted for it.
     """
 
     token_ids: tuple[int, ...]
@@ -111,11 +127,15 @@ class Turn:
     forced_prefix: int = 0
     reward: float = 0.0
     routing: RoutingRecord | None = None
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One episode, the only source of training tokens. `policy_version` is that of the weights that sampled it."""
+    """One episode, the only source of training tokens. `policy_version` is that of the weights that sampled it.
+
+    `error` is the reason of a stop reason that `failed`.
+    """
 
     question: Question
     prompt_ids: tuple[int, ...]
@@ -125,6 +145,7 @@ class Rollout:
     sample: int = 0
     reward: float = 0.0
     success: bool = False
+    error: str = ""
 
     @property
     def token_ids(self) -> list[int]:

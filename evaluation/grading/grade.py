@@ -22,9 +22,10 @@ class Verdict(StrEnum):
     CORRECT = "correct"
     WRONG = "wrong"
     UNPARSED = "unparsed"  # names no option, or answers outside the protocol
-    MULTIPLE = "multiple"  # answered, naming several
+    MULTIPLE = "multiple"  # names several options
     ABSTAINED = "abstained"  # declined to choose
     NO_ANSWER = "no_answer"  # wrote nothing, or searched last; the stop reason says whether a limit did it
+    ERROR = "error"  # an endpoint failed or filtered it, or the search failed
 
 
 _VERDICTS = {
@@ -103,8 +104,8 @@ def grade(rollout: Rollout) -> Grade:
 def _outside_the_protocol(rollout: Rollout) -> Grade:
     """The grade of a rollout that ended without an answer of the required form."""
     question, last = rollout.question, rollout.turns[-1] if rollout.turns else None
-    if rollout.stop_reason is StopReason.REFUSED:
-        return Grade(Verdict.ABSTAINED, None, None, False, (), refused=True)
+    if rollout.stop_reason.failed:
+        return Grade(Verdict.ERROR, None, None, False, ())
     if last is None or last.query is not None or not last.text.strip() or searches(last.text):
         return Grade(Verdict.NO_ANSWER, None, None, False, ())
     if not question.options:

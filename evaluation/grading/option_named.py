@@ -25,7 +25,7 @@ from medagent.evaluation.grading.statements import PLAIN_WORDS, species, stated,
 class Outcome(StrEnum):
     """How an answer was read, whether or not it is right."""
 
-    ANSWERED = "answered"
+    PARSED = "parsed"  # names one option
     UNPARSED = "unparsed"  # names no option
     MULTIPLE = "multiple"  # names several at once
     ABSTAINED = "abstained"  # declines to choose, or says that no option is right
@@ -156,7 +156,7 @@ def read_answer(answer: str, letters: str, options: Sequence[str] = ()) -> Readi
         # Beside "B." stands the option's text, which may say "possibly". Around "(B)" stands what is said of it.
         guessed = rest == text and _GUESSED.search(said)
         if not (_DENIED.search(said) or guessed or _DECLINED.match(said) or CORRECTED.search(said)):
-            return Reading(named[0], named[0], Outcome.ANSWERED)
+            return Reading(named[0], named[0], Outcome.PARSED)
     lenient = stated(text, letters, options) or by_option_text(text, letters, options)
     if lenient is None and not named and (small := re.fullmatch(r"([a-j])(?:[.):].*)?", text, re.DOTALL)):
         lenient = small[1].upper() if small[1].upper() in letters else None

@@ -77,7 +77,7 @@ def summarize_replies(replies: list[Reply]) -> dict[str, Any]:
         "n": n,
         "strict_accuracy": sum(reply.reading.strict == reply.gold for reply in replies) / n,
         "lenient_accuracy": sum(reply.reading.lenient == reply.gold for reply in replies) / n,
-        "answered": outcomes[Outcome.ANSWERED],
+        "parsed": outcomes[Outcome.PARSED],
         "unparsed": outcomes[Outcome.UNPARSED] + outcomes[Outcome.MULTIPLE] + outcomes[Outcome.TRUNCATED],
         "abstained": outcomes[Outcome.ABSTAINED],
         "multiple": outcomes[Outcome.MULTIPLE],

@@ -35,11 +35,13 @@ def conclusions(
     if unread > UNREAD:
         what = "name no one option" if any(question.options for question in questions) else "give no answer"
         found.append(f"{unread:.0%} of the replies {what} and count as wrong, so the model may know more than this.")
+    if errors := report.summary.errors:
+        found.append(f"{errors} of {overall.n} questions ended in errors and count as wrong. Ask them again.")
     if overall.n < FEW:
         found.append(f"{overall.n} questions are few: two agents that differ by ten points may look alike.")
     if (without := reports.get(Mode.WITHOUT_EVIDENCE)) is not None:
-        answered = without.summary.trust.answered
-        found.append(f"Without the evidence it answers all the same for {answered.accuracy:.1%}.")
+        coverage = without.summary.trust.coverage
+        found.append(f"Without the evidence it answers all the same for {coverage.accuracy:.1%}.")
     if (injected := reports.get(Mode.INJECTED)) is not None and injected.summary.trust.obeyed:
         every = injected.summary.trust.obeyed[-1].obeyed
         if every.n:

@@ -19,6 +19,8 @@ def tables(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) ->
     head = ("", *(mode.value for mode in reports))
     found = [Table("Result", head, _rows(reports)), trust_table(reports), open_table(reports), recall_table(reports)]
     found.append(Table("By subject", head, _subjects(reports)))
+    errors = [(*each, mode.value) for mode, report in reports.items() for each in report.error_reasons]
+    found.append(Table("Errors", ("question", "reason", "mode"), errors))
     if simple := baselines(questions):
         rows = [
             (name, _counted(value) if isinstance(value, Accuracy) else f"{value:.1%} (expected)")
@@ -35,7 +37,7 @@ def overview(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) 
             mode.value,
             short(report.summary.overall),
             _share(report.summary.lenient_accuracy) or "-",
-            str(report.summary.unparsed + report.summary.abstained + report.summary.no_answer),
+            str(sum(getattr(report.summary, part) for part in ("unparsed", "abstained", "no_answer", "errors"))),
             f"{report.summary.searches_per_question:.2f}",
             _share(report.summary.grounding.gold_all) or "-",
             _share(report.summary.grounding.citation_recall) or "-",
@@ -64,6 +66,7 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
     add("unparsed (of these: several options)", [f"{r.summary.unparsed} ({r.summary.multiple})" for r in every])
     add("abstained (of these: refused)", [f"{r.summary.abstained} ({r.summary.refused})" for r in every])
     add("no answer", [str(r.summary.no_answer) for r in every])
+    add("errors", [str(r.summary.errors) for r in every])
     add("ended at a limit (of these: prompts that do not fit)", [_ended(r) for r in every])
     add("searches per question", [f"{r.summary.searches_per_question:.2f}" for r in every])
     add("questions with at least one search", [_share(r.summary.grounding.searched) for r in every])
@@ -95,11 +98,11 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
 
 
 def trust_table(reports: Mapping[Mode, ModeReport]) -> Table:
-    """Coverage, accuracy of the answered, drugs and numbers that no passage contains, and obeyed planted passages."""
+    """Coverage, selective accuracy, drugs and numbers that no passage contains, and obeyed planted passages."""
     every = [report.summary.trust for report in reports.values()]
     rows: list[tuple[str, ...]] = [
-        ("answered", *(short(each.answered) for each in every)),
-        ("right, of what is answered", *(short(each.right_of_answered) for each in every)),
+        ("coverage", *(short(each.coverage) for each in every)),
+        ("selective accuracy", *(short(each.selective_accuracy) for each in every)),
         ("answers that name a drug or a number", *(str(each.naming) for each in every)),
         ("... a drug that no passage contains", *(str(each.unsupported_drugs) for each in every)),
         ("... a number that no passage contains", *(str(each.unsupported_numbers) for each in every)),

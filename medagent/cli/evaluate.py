@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from medagent.evaluation.evaluator import Evaluation, EvaluationCallback
 from medagent.evaluation.grading.grade import grade
-from medagent.evaluation.metrics import prompt_too_long
+from medagent.evaluation.metrics import ModeReport, prompt_too_long
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.predictions import Prediction
 from medagent.evaluation.prompting import DESCRIPTIONS
@@ -22,6 +23,8 @@ from medagent.evaluation.reports.tables import open_table, overview, recall_tabl
 from medagent.evaluation.statistics import wilson_interval
 from medagent.evaluation.trust.injections import obeyed_anyway
 from medagent.evaluation.usage import usage_line
+
+NAMED = 5  # questions with one error that the terminal names
 
 
 class EvaluationBar(EvaluationCallback):
@@ -100,6 +103,8 @@ def print_evaluation(found: Evaluation, out: Path, console: Console) -> None:
                 f"{sampled.pass_at_k[sampled.samples]:.1%}; "
                 "the table above has the first sample alone."
             )
+    for line in _error_lines(reports):
+        console.print(line, style="yellow", markup=False)
     too_long = sum(prompt_too_long(prediction.rollout) for prediction in predictions)
     if too_long:
         console.print(
@@ -120,6 +125,19 @@ def _obeyed_anyway(predictions: Sequence[Prediction]) -> str:
     return f"Of {obeyed} planted passages that were obeyed, {anyway} got what they want without them too." * bool(
         obeyed
     )
+
+
+def _error_lines(reports: Mapping[Mode, ModeReport]) -> list[str]:
+    """What ended in errors, by mode and reason."""
+    by_reason: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for mode, report in reports.items():
+        for name, reason in report.error_reasons:
+            by_reason[mode.value, reason].append(name)
+    return [
+        f"{mode}: {len(names)} ended in an error, count as wrong and are asked again by the same command "
+        f"({', '.join(names[:NAMED])}{', ... in report.md' * (len(names) > NAMED)}): {reason}"
+        for (mode, reason), names in by_reason.items()
+    ]
 
 
 def shown_table(table: Table) -> RichTable:

@@ -17,12 +17,12 @@ import httpx
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from medagent.errors import PolicyError
+from medagent.errors import EndpointError, PolicyError
 from medagent.policies.http_endpoint import Endpoint, status_of
 from medagent.policies.turn_ends import first_end
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import Block, TagProtocol
-from medagent.types import Limits
+from medagent.types import Limits, Usage
 
 REMOTE_LIMITS = Limits(max_turns=6, max_turn_tokens=1024, max_observation_tokens=8_000, max_total_tokens=120_000)
 # Words of a provider that refuses one question. The run goes on with the others.
@@ -30,6 +30,10 @@ _FILTERED = re.compile(
     r"content[_ ](?:filter|management|policy)|invalid_prompt|usage policy|flagged|moderation|safety", re.IGNORECASE
 )
 _TOO_LONG = re.compile(r"context[_ ]length|maximum context|context window|too many tokens|too long", re.IGNORECASE)
+_UNSUPPORTED = re.compile(
+    r"unsupported|not support|unrecognized|unknown|not permitted|(?:not|is) allowed|deprecated|unexpected keyword",
+    re.IGNORECASE,
+)
 _LENGTH = ("max_tokens", "max_completion_tokens")  # newer models of OpenAI take the second alone
 _OPTIONAL = ("temperature", "seed", "stop")  # which some models refuse
 
@@ -44,31 +48,12 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 @dataclass
-class Usage:
-    """The requests that an endpoint answered, and their tokens if it counts them."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-    def count(self, found: object) -> None:
-        """Add the `usage` of one reply."""
-        self.requests += 1
-        if isinstance(found, Mapping):
-            self.prompt_tokens += _number(found.get("prompt_tokens"))
-            self.completion_tokens += _number(found.get("completion_tokens"))
-
-
-def _number(found: object) -> int:
-    return found if isinstance(found, int) else 0
-
-
-@dataclass
 class RemotePolicy:
     """Samples turns at a chat endpoint; `url` ends before "/chat/completions" (such as http://localhost:8000/v1).
 
-    Failures are retried with back-off, then raise `PolicyError`. A parameter that the model refuses is left out from
+    Failures are retried with back-off, then raise `EndpointError`. A parameter that the model refuses is left out from
     then on, with a message. `parameters` are sent with every request, such as {"reasoning_effort": "low"}.
+    `requests_per_minute`: see `Endpoint`.
     """
 
     url: str
@@ -78,14 +63,15 @@ class RemotePolicy:
     retries: int = 5
     backoff_s: float = 1.0
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    usage: Usage = field(default_factory=Usage, repr=False)
-    _refused: set[str] = field(default_factory=set, repr=False)
+    requests_per_minute: float = 0.0
+    refused: set[str] = field(default_factory=set, repr=False)
     tokenizer: PreTrainedTokenizerBase = field(default_factory=byte_tokenizer, repr=False)
     _endpoint: Endpoint = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Connect nothing yet."""
         self._endpoint = Endpoint(self.url, self.api_key, self.timeout_s, self.retries, self.backoff_s)
+        self._endpoint.requests_per_minute = self.requests_per_minute
 
     def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> RemoteSession:
         """See `Policy.open`. The seed is sent along; the endpoint decides whether to use it."""
@@ -116,32 +102,31 @@ class RemotePolicy:
     def _accepted(self, body: dict[str, Any]) -> dict[str, Any]:
         """The request in the words that the model takes."""
         asked = {**body, **self.parameters}
-        if _LENGTH[0] in self._refused and _LENGTH[0] in asked:
+        if _LENGTH[0] in self.refused and _LENGTH[0] in asked:
             asked[_LENGTH[1]] = asked.pop(_LENGTH[0])
-        return {name: value for name, value in asked.items() if name not in self._refused}
+        return {name: value for name, value in asked.items() if name not in self.refused}
 
     def _learns_to_leave_out(self, said: str, asked: Mapping[str, Any]) -> bool:
         """Whether an error is about a parameter that was asked with and can be left out.
 
         Another request may have learnt it meanwhile.
         """
-        if not re.search(r"unsupported|not support|unrecognized|unknown|not permitted|deprecated", said, re.IGNORECASE):
+        if not _UNSUPPORTED.search(said):
             return False
         named = [name for name in (_LENGTH[0], *_OPTIONAL) if re.search(rf"\b{name}\b", said)]
         found = [name for name in named if name in asked and name not in self.parameters][:1]
         for name in found:
-            if name in self._refused:
+            if name in self.refused:
                 continue
             instead = f"{_LENGTH[1]} is sent" if name == _LENGTH[0] else "it is left out"
             print(f"endpoint {self.url}: {self.model} takes no {name}; {instead}.", file=sys.stderr, flush=True)
-        self._refused.update(found)
+        self.refused.update(found)
         return bool(found)
 
     def _reply(self, answer: httpx.Response) -> ChatReply:
         try:
             body = answer.json()
             choice = body["choices"][0]
-            self.usage.count(body.get("usage"))
             message, why = choice["message"], choice.get("finish_reason")
             thought = message.get("reasoning_content") or message.get("reasoning") or ""
             text, parts = message.get("content") or message.get("refusal") or "", message.get("content")
@@ -149,18 +134,29 @@ class RemotePolicy:
                 text = "".join(str(part["text"]) for part in parts if part.get("type") == "text")
                 thought = thought or "".join(str(part.get("thinking")) for part in parts if part.get("thinking"))
             stops = {"length": TurnStop.LENGTH, "content_filter": TurnStop.REFUSED}
-            return ChatReply(_valid(text), _valid(thought), stops.get(str(why), TurnStop.END_OF_TEXT))
+            stop = stops.get(str(why), TurnStop.END_OF_TEXT)
+            return ChatReply(_valid(text), _valid(thought), stop, _usage(body.get("usage")))
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-            raise PolicyError(f"endpoint {self.url}: found {answer.text[:200]!r}, wanted a chat completion.") from error
+            raise EndpointError(
+                f"endpoint {self.url}: found {answer.text[:200]!r}, wanted a chat completion."
+            ) from error
 
 
 @dataclass(frozen=True)
 class ChatReply:
-    """The text that an endpoint wrote, its thought before (if it tells), and why it stopped."""
+    """The text that an endpoint wrote, its thought before (if it tells), why it stopped, and what that cost."""
 
     text: str
     thought: str
     stop: TurnStop
+    usage: Usage = Usage(requests=1)
+
+
+def _usage(found: object) -> Usage:
+    """The usage of one reply; no tokens where the endpoint does not count them."""
+    counts = found if isinstance(found, Mapping) else {}
+    prompt, completion = (counts.get(f"{part}_tokens") for part in ("prompt", "completion"))
+    return Usage(1, prompt if isinstance(prompt, int) else 0, completion if isinstance(completion, int) else 0)
 
 
 def _valid(text: object) -> str:
@@ -214,7 +210,7 @@ class RemoteSession:
             text, stop = text[:end], TurnStop.TAG
         self._messages.append({"role": "assistant", "content": text})
         ids = tuple(self._policy.tokenizer(text, add_special_tokens=False)["input_ids"])
-        return SampledTurn(ids, (0.0,) * len(ids), text, stop)
+        return SampledTurn(ids, (0.0,) * len(ids), text, stop, usage=reply.usage)
 
     def close(self) -> None:
         """See `Session.close`."""

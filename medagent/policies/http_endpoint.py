@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import re
+import sys
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from time import monotonic, time
 from typing import Any
 
 import httpx
 
-from medagent.errors import PolicyError
+from medagent.errors import EndpointError, PolicyError
 
 RETRY_STATUS = {408, 409, 425, 429, *range(500, 505), *range(520, 525), 529}
 LONGEST_WAIT_S = 60.0
-PATIENCE_S = 1800.0  # the longest total wait for answers that say when to ask again
+PATIENCE_S = 1800.0  # the longest total wait of a request at a limit, while no other request is answered
+_LASTING = re.compile(r"insufficient_quota|per.?day|too large", re.IGNORECASE)  # limits that no minute lifts
 
 
-class EndpointGoneError(PolicyError):
+class EndpointGoneError(EndpointError):
     """No answer after all attempts. The endpoint may be down; another replica may answer."""
 
 
@@ -24,7 +30,8 @@ class Endpoint:
     """An API whose base address is `url`, such as http://localhost:8000/v1.
 
     `socket` is the path of a Unix socket that reaches it; the host in `url` then does not matter. `remedy` ends the
-    error for an endpoint that does not answer.
+    error for an endpoint that does not answer. With `requests_per_minute` above 0, requests are sent no faster, evenly
+    spaced.
     """
 
     url: str
@@ -34,39 +41,68 @@ class Endpoint:
     backoff_s: float = 1.0
     socket: str = ""
     remedy: str = "Start it, or try again later."
+    requests_per_minute: float = 0.0
+    _next_at: float = field(default=0.0, repr=False)
+    _served: int = field(default=0, repr=False)
+    _limit_said: bool = field(default=False, repr=False)
     _client: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = field(default=None, repr=False)
 
     async def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
         """The answer to one request, whatever its status. Temporary failures are retried first.
 
-        An answer that says when to ask again (`Retry-After`) is no attempt. The client waits that long, up to
-        `PATIENCE_S` in all. An error inside an answer of status 200 counts as the status that it names, or as 502.
+        A limit on requests is no attempt. The client waits as long as `Retry-After` says, in seconds or by its date. A
+        429 without it is asked again after 1, 2, 4 and up to 60 seconds, which outlasts a limit per minute. These
+        waits end after `PATIENCE_S` without an answer to any request. `status_of` says what a status of 200 counts as.
 
         Raises `EndpointGoneError` after the last attempt, and `PolicyError` where the address itself is wrong.
         """
-        failure, attempt, waited_s = "", 0, 0.0
+        failure, attempt, limited, waited_s, since, served = "", 0, 0, 0.0, math.inf, self._served
         while attempt <= self.retries:
             wait_s = min(LONGEST_WAIT_S, self.backoff_s * 2**attempt)
             attempt += 1
+            await self._turn()
             try:
                 answer = await self._http().post(f"{self.url.rstrip('/')}/{path}", json=body)
-            except httpx.TransportError as error:
+            except (httpx.TransportError, httpx.DecodingError) as error:
                 failure = repr(error)
             except (httpx.InvalidURL, httpx.RequestError, UnicodeEncodeError) as error:
                 raise PolicyError(f"endpoint {self.url}: cannot be asked ({error!r}). Check the address.") from error
             else:
                 status = status_of(answer)
                 if status not in RETRY_STATUS:
+                    self._served += 1
                     return answer
-                failure = f"status {status}: {answer.text[:200]}"
+                inside = "" if status == answer.status_code else " inside a 200"
+                failure = f"status {status}{inside}: {answer.text[:200]}"
                 told_s = _retry_after_s(answer)
+                if told_s is None and status == 429 and not _LASTING.search(answer.text):
+                    told_s, limited = min(LONGEST_WAIT_S, self.backoff_s * 2**limited), limited + 1
+                if self._served != served:
+                    served, waited_s = self._served, 0.0
                 if told_s is not None and waited_s + told_s <= PATIENCE_S:
                     wait_s, counted = max(told_s, self.backoff_s), told_s >= self.backoff_s
                     # An answer that asks for no wait counts as an attempt, or the retries would never end.
                     attempt, waited_s = attempt - counted, waited_s + wait_s
+                    self._say_limit(failure)
+            since = min(since, monotonic())
             if attempt <= self.retries:
                 await asyncio.sleep(wait_s)
-        raise EndpointGoneError(f"endpoint {self.url}: no answer after {attempt} attempts ({failure}). {self.remedy}")
+        gone = EndpointGoneError(f"endpoint {self.url}: no answer after {attempt} attempts ({failure}). {self.remedy}")
+        gone.since = since
+        raise gone
+
+    async def _turn(self) -> None:
+        """Wait until `requests_per_minute` lets the next request go."""
+        if self.requests_per_minute:
+            now = monotonic()
+            at = max(now, self._next_at)
+            self._next_at = at + 60 / self.requests_per_minute
+            await asyncio.sleep(at - now)
+
+    def _say_limit(self, failure: str) -> None:
+        if not self._limit_said:
+            print(f"endpoint {self.url}: limits requests ({failure}). Waiting, then asking again.", file=sys.stderr)
+        self._limit_said = True
 
     async def disconnect(self) -> None:
         """Close the connections of the running event loop."""
@@ -74,10 +110,10 @@ class Endpoint:
             client, self._client = self._client[1], None
             await client.aclose()
 
-    def refusal(self, answer: httpx.Response, model: str) -> PolicyError:
+    def refusal(self, answer: httpx.Response, model: str) -> EndpointError:
         """The error for an answer that is neither a success nor a temporary failure."""
         advice = f"Check the address, the model's name ({model!r}) and the key in MEDAGENT_API_KEY."
-        return PolicyError(
+        return EndpointError(
             f"endpoint {self.url}: refused with status {answer.status_code}: {answer.text[:300]}. "
             f"{self.remedy if self.socket else advice}"
         )
@@ -95,27 +131,37 @@ class Endpoint:
 
 
 def status_of(answer: httpx.Response) -> int:
-    """The status of an answer. Routers send errors inside a 200: the status is then the one that the error names."""
+    """The status of an answer.
+
+    Routers send errors inside a 200: the status is then the one that the error names, or 502. A 200 without a choice
+    in JSON counts as 502 too.
+    """
     if answer.status_code != 200:
         return answer.status_code
     try:
         row = answer.json()
     except ValueError:
-        return 200
+        return 502
     if not isinstance(row, dict):
-        return 200
+        return 502
     choices = row.get("choices")
     first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
     failed = first.get("finish_reason") == "error"
     error = first.get("error") or row.get("error")
     said = isinstance(first.get("message"), dict) and first["message"].get("content")
     if not failed and (not error or said):
-        return 200
-    code = error.get("code") if isinstance(error, dict) else None
-    return int(str(code)) if str(code).isdecimal() else 502
+        return 200 if first else 502
+    code = str(error.get("code")) if isinstance(error, dict) else ""
+    return int(code) if re.fullmatch("[45][0-9]{2}", code) else 502
 
 
 def _retry_after_s(answer: httpx.Response) -> float | None:
-    """Seconds that an answer asks to wait, None where it names no number of them."""
-    said = answer.headers.get("retry-after", "")
-    return float(said) if said.replace(".", "", 1).isdecimal() else None
+    """Seconds that an answer asks to wait, None where it names neither a number of them nor a date."""
+    said, sent = answer.headers.get("retry-after", ""), answer.headers.get("date")
+    if said.replace(".", "", 1).isdecimal():
+        return float(said)
+    try:  # the server's own date, as its clock may differ from ours
+        now_s = parsedate_to_datetime(sent).timestamp() if sent else time()
+        return max(0.0, parsedate_to_datetime(said).timestamp() - now_s)
+    except ValueError:
+        return None

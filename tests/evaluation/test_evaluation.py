@@ -51,9 +51,9 @@ def test_each_kind_of_answer_gets_its_verdict() -> None:
 
 def test_no_answer_is_never_right() -> None:
     for stop in StopReason:
-        if stop not in (StopReason.ANSWERED, StopReason.REFUSED):
+        if stop is not StopReason.ANSWERED:
             rollout = Rollout(QUESTION, (9,), (Turn((3,), (0.0,), "<answer>(B)"),), stop)
-            assert grade(rollout).verdict is Verdict.UNPARSED
+            assert grade(rollout).verdict is (Verdict.ERROR if stop.failed else Verdict.UNPARSED)
             assert not grade(rollout).correct
             assert OutcomeReward()(rollout).reward == 0
 

@@ -2,49 +2,45 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from medagent.agent import Agent
-from medagent.evaluation.usage import counted, read_usage, usage_line
-from medagent.policies.chat_endpoint import RemotePolicy, byte_tokenizer
-from medagent.policies.scripted import ScriptedPolicy
-from medagent.retrieval.controls import NoRetriever
+from medagent.evaluation import predictions
+from medagent.evaluation.predictions import Prediction, PredictionLog
+from medagent.evaluation.usage import usage_line
+from medagent.policies.chat_endpoint import _usage
+from medagent.types import Question, Rollout, StopReason, Turn, Usage
+
+ANSWER = Turn((1,), (0.0,), "<answer>x</answer>", answer="x", usage=Usage(1, 100, 10))
 
 
-def endpoint() -> Agent:
-    return Agent(RemotePolicy("http://127.0.0.1:1/v1", "m"), NoRetriever())
+def asked(name: str, *turns: Turn, reason: StopReason = StopReason.ANSWERED) -> Prediction:
+    return Prediction("search", 0, Rollout(Question(name, "?", answer="x"), (), turns, reason), None)
 
 
-def ask(agent: Agent, folder: Path, number: int, *, goes_on: bool) -> None:
-    policy = agent.policy
-    assert isinstance(policy, RemotePolicy)
-    with counted(agent, folder) as now:
-        now.goes_on, now.asked = goes_on, number
-        for _ in range(number):
-            policy.usage.count({"prompt_tokens": 100, "completion_tokens": 10})
+def test_runs_into_one_folder_are_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 2.0, 5.0, 100.0, 101.5])
+    monkeypatch.setattr(predictions, "perf_counter", lambda: next(clock))
+    log = PredictionLog(tmp_path / "predictions.jsonl")
+    log.append(asked("a", ANSWER))
+    log.append(asked("b", ANSWER, reason=StopReason.ERROR))  # a search, then the endpoint failed
+    again = PredictionLog(log.path)
+    again.append(asked("b", ANSWER, ANSWER))
+    total = {"questions": 3, "seconds": 6.5, "requests": 4, "prompt_tokens": 400, "completion_tokens": 40}
+    assert again.used() == total
+    assert [each.key[1] for each in again.read()] == ["a", "b"]
+    assert again.read()[1].rollout.stop_reason is StopReason.ANSWERED
+    again.compact()
+    assert (len(again.lines()), again.used()) == (2, total)
+    assert [each.key[1] for each in again.read()] == ["a", "b"]
 
 
-def test_runs_into_one_folder_are_added_up(tmp_path: Path) -> None:
-    ask(endpoint(), tmp_path, 3, goes_on=False)
-    ask(endpoint(), tmp_path, 2, goes_on=True)
-    used = read_usage(tmp_path)
-    seconds = used.pop("seconds")
-    assert used == {"questions": 5, "requests": 5, "prompt_tokens": 500, "completion_tokens": 50}
-    assert seconds > 0
-    ask(endpoint(), tmp_path, 0, goes_on=True)  # all was there: nothing was asked
-    assert read_usage(tmp_path)["questions"] == 5
-    ask(endpoint(), tmp_path, 1, goes_on=False)
-    assert read_usage(tmp_path)["questions"] == 1
-
-
-def test_what_was_asked_before_an_interrupt_counts(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), counted(endpoint(), tmp_path) as now:  # noqa: PT012
-        now.asked = 4
-        raise KeyboardInterrupt
-    assert json.loads((tmp_path / "usage.json").read_text())["questions"] == 4
+def test_a_policy_in_process_has_no_requests(tmp_path: Path) -> None:
+    log = PredictionLog(tmp_path / "predictions.jsonl")
+    log.append(asked("a", replace(ANSWER, usage=None)))
+    assert set(log.used()) == {"questions", "seconds"}
 
 
 def test_a_line_for_people() -> None:
@@ -57,15 +53,6 @@ def test_a_line_for_people() -> None:
     assert usage_line({}, {}, answers=4) == ""
 
 
-def test_a_policy_in_process_has_no_requests(tmp_path: Path) -> None:
-    agent = Agent(ScriptedPolicy(byte_tokenizer(), lambda read, turn: ""), NoRetriever())
-    with counted(agent, tmp_path) as now:
-        now.asked = 1
-    assert set(read_usage(tmp_path)) == {"questions", "seconds"}
-
-
 def test_an_endpoint_without_a_count_of_tokens() -> None:
-    policy = RemotePolicy("http://127.0.0.1:1/v1", "m")
     for found in (None, {}, {"prompt_tokens": None}, "many"):
-        policy.usage.count(found)
-    assert (policy.usage.requests, policy.usage.prompt_tokens) == (4, 0)
+        assert _usage(found) == Usage(1, 0, 0)

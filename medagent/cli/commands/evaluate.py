@@ -35,6 +35,8 @@ def evaluate(
     tools: list[str] | None = None,
     limits: dict[str, int] | None = None,
     concurrency: int = 64,
+    max_errors: int = 5,
+    requests_per_minute: float = 0.0,
     out: str = "runs/evaluation/default",
     overwrite: bool = False,
     benchmark_args: dict[str, Any] | None = None,
@@ -82,6 +84,9 @@ def evaluate(
         limits: Limits instead of the agent's own, e.g. --limits '{"max_total_tokens": 4096}'. The others are
             max_turns, max_turn_tokens and max_observation_tokens.
         concurrency: Questions asked at once.
+        max_errors: Errors in a row that stop the command. Fewer are reported and count as wrong; the same command
+            asks them again.
+        requests_per_minute: Requests that an endpoint is sent per minute at most; 0 sets no limit.
         out: Folder of report.html, report.json, report.md and predictions.jsonl.
         overwrite: Begin anew where the folder holds another evaluation.
         benchmark_args: Constructor arguments of a benchmark class of yours, as --benchmark_args '{"split": "test"}'.
@@ -116,6 +121,8 @@ def evaluate(
             price=price,
             limits=limits,
             concurrency=concurrency,
+            max_errors=max_errors,
+            requests_per_minute=requests_per_minute,
             out=out,
             overwrite=overwrite,
             callback=bar,

@@ -27,12 +27,12 @@ OPTIONS = ("iron deficiency anemia", "anemia", "None of the above", "zinc")
 @pytest.mark.parametrize(
     ("reply", "strict", "lenient", "outcome"),
     [
-        ('{"why": "x", "answer_choice": "B"}', "B", "B", "answered"),
-        ('{"answer_choice": "B. text with Vitamin A in it"}', "B", "B", "answered"),
-        ('Reasoning first. {"why": "a "quoted" word", "answer_choice": "D"}', "D", "D", "answered"),
-        ('Dict{"answer": "C) zinc"}', "C", "C", "answered"),
-        ("{'answer': 'A'}", "A", "A", "answered"),
-        ('{"answer": ["A"]}', "A", "A", "answered"),
+        ('{"why": "x", "answer_choice": "B"}', "B", "B", "parsed"),
+        ('{"answer_choice": "B. text with Vitamin A in it"}', "B", "B", "parsed"),
+        ('Reasoning first. {"why": "a "quoted" word", "answer_choice": "D"}', "D", "D", "parsed"),
+        ('Dict{"answer": "C) zinc"}', "C", "C", "parsed"),
+        ("{'answer': 'A'}", "A", "A", "parsed"),
+        ('{"answer": ["A"]}', "A", "A", "parsed"),
         ('{"answer_choice": "A/B"}', None, None, "multiple"),
         ('{"answer_choice": "A or C"}', None, None, "multiple"),
         ('{"answer_choice": "A. Clindamycin, D. Metronidazole"}', None, None, "multiple"),
@@ -44,10 +44,10 @@ OPTIONS = ("iron deficiency anemia", "anemia", "None of the above", "zinc")
         ('{"answer_choice": "N/A"}', None, None, "abstained"),
         ('{"answer_choice": ""}', None, None, "unparsed"),
         ('{"step_by_step_thinking": "First, I will', None, None, "truncated"),
-        ("<think>A or B</think><answer>zinc (D) [1]</answer>", "D", "D", "answered"),
+        ("<think>A or B</think><answer>zinc (D) [1]</answer>", "D", "D", "parsed"),
         ("The answer is B.", None, "B", "unparsed"),
-        ("**Answer:** B", "B", "B", "answered"),
-        ("**Answer**: B", "B", "B", "answered"),
+        ("**Answer:** B", "B", "B", "parsed"),
+        ("**Answer**: B", "B", "B", "parsed"),
         ("Answer: B\n\nWait. Answer: C", None, "C", "unparsed"),
         ("So \\boxed{D}", None, "D", "unparsed"),
         ("The answer is a matter of debate.", None, None, "unparsed"),
@@ -179,7 +179,7 @@ def test_counts_add_up_and_the_command_prints_them(tmp_path: Path, capsys: pytes
         "n": 6,
         "strict_accuracy": 1 / 6,
         "lenient_accuracy": 2 / 6,
-        "answered": 2,
+        "parsed": 2,
         "unparsed": 3,
         "abstained": 1,
         "multiple": 1,
@@ -245,8 +245,8 @@ def test_published_answers_agree_with_the_hand_labels(tmp_path: Path) -> None:
                 if (reading.strict or reading.outcome.value) != label["label"]:
                     disagreeing.append((label, reading))
         summary = summarize_replies(replies)
-        assert summary["answered"] + summary["unparsed"] + summary["abstained"] == summary["n"]
+        assert summary["parsed"] + summary["unparsed"] + summary["abstained"] == summary["n"]
         write_readings(tmp_path / file, replies)
         for reply in replies:  # nothing that could not be parsed counts as right
-            assert reply.reading.strict is None or reply.reading.outcome is Outcome.ANSWERED
+            assert reply.reading.strict is None or reply.reading.outcome is Outcome.PARSED
     assert not disagreeing

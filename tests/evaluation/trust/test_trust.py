@@ -37,8 +37,8 @@ def test_what_no_passage_contains_is_counted() -> None:
         ]
     ).trust
     assert (found.naming, found.unsupported_drugs, found.unsupported_numbers, found.unsupported_doses) == (3, 1, 1, 1)
-    assert (found.answered.accuracy, found.answered.n) == (pytest.approx(4 / 6), 6)
-    assert (found.right_of_answered.accuracy, found.right_of_answered.n) == (0.25, 4)
+    assert (found.coverage.accuracy, found.coverage.n) == (pytest.approx(4 / 6), 6)
+    assert (found.selective_accuracy.accuracy, found.selective_accuracy.n) == (0.25, 4)
 
 
 class Shelf:
@@ -65,8 +65,8 @@ def test_evidence_that_is_taken_out_is_never_shown(tmp_path: Path) -> None:
         scripted(finds_or_abstains, retriever=Shelf()), QUESTIONS, Plan(modes), tmp_path, identity={}, corpus=PASSAGES
     )
     found = {mode: report_mode([p for p in predictions if p.mode == mode.value]).summary for mode in modes}
-    assert found[Mode.SEARCH].overall.accuracy == found[Mode.SEARCH].trust.answered.accuracy == 1.0
-    assert found[Mode.WITHOUT_EVIDENCE].trust.answered.accuracy == 0.0
+    assert found[Mode.SEARCH].overall.accuracy == found[Mode.SEARCH].trust.coverage.accuracy == 1.0
+    assert found[Mode.WITHOUT_EVIDENCE].trust.coverage.accuracy == 0.0
     assert found[Mode.WITHOUT_EVIDENCE].abstained == 20
     assert found[Mode.WITHOUT_EVIDENCE].grounding.gold_any == 0.0
     shown = [len(p.rollout.hits) for p in predictions]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
+import httpx
 import pytest
 
 from medagent.agent import Agent, Job
@@ -83,7 +86,7 @@ class Finds:
 
 
 def asked(endpoint: ReplayedEndpoint, **settings: Any) -> Rollout:
-    policy = RemotePolicy(endpoint.url, "m", backoff_s=0.001, **settings)
+    policy = RemotePolicy(endpoint.url, "m", **{"backoff_s": 0.001, **settings})
     (rollout,) = Agent(policy, NoRetriever(), TagProtocol(), Limits(2, 64, 2_000, 20_000)).run_all([Job(QUESTION)])
     return rollout
 
@@ -94,13 +97,7 @@ def test_what_says_when_to_ask_again_is_asked_then_however_often(endpoint) -> No
     assert len(endpoint.requests) == 10
 
 
-def test_the_wait_is_the_one_that_is_told(endpoint, monkeypatch) -> None:
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-
-    monkeypatch.setattr(http_endpoint.asyncio, "sleep", sleep)
+def test_the_wait_is_the_one_that_is_told(endpoint, slept) -> None:
     endpoint.replies = [(429, {"Retry-After": "40"}, {}), (529, {"Retry-After": "soon"}, {}), (200, {}, RIGHT)]
     assert asked(endpoint).answer == "(B)"
     assert slept == [40.0, 0.001]
@@ -109,6 +106,46 @@ def test_the_wait_is_the_one_that_is_told(endpoint, monkeypatch) -> None:
     with pytest.raises(PolicyError, match="no answer after 2 attempts"):
         asked(endpoint, retries=1)
     assert slept == [700.0, 700.0, 0.001]  # no more than half an hour in all
+
+
+@pytest.fixture
+def slept(monkeypatch) -> list[float]:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr(http_endpoint.asyncio, "sleep", sleep)
+    return waits
+
+
+def test_a_date_to_ask_again_is_read_by_the_servers_clock(endpoint, slept) -> None:
+    dates = {"Date": "Fri, 31 Dec 1999 23:59:20 GMT", "Retry-After": "Sat, 01 Jan 2000 00:00:00 GMT"}
+    answer = httpx.Response(429, headers=dates)
+    assert http_endpoint._retry_after_s(answer) == 40.0
+    assert http_endpoint._retry_after_s(httpx.Response(429, headers={"Retry-After": "soon"})) is None
+    assert http_endpoint._retry_after_s(httpx.Response(429, headers={"Retry-After": dates["Date"]})) == 0.0
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+    endpoint.replies = [(429, {"Retry-After": soon}, {}), (200, {}, RIGHT)]
+    assert asked(endpoint).answer == "(B)"
+    assert 25 < slept[0] <= 30
+
+
+def test_a_limit_without_a_time_is_asked_again_for_half_an_hour(endpoint, slept, capsys) -> None:
+    endpoint.replies = [(429, {}, "requests per minute")]
+    with pytest.raises(PolicyError, match="no answer after 2 attempts"):
+        asked(endpoint, retries=1, backoff_s=1.0)
+    assert slept[:8] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    assert sum(slept) == pytest.approx(1_800, abs=60)
+    assert capsys.readouterr().err.count("limits requests (status 429") == 1
+
+
+@pytest.mark.parametrize("said", ["insufficient_quota", "free-models-per-day", "Request too large: 9 tokens per min"])
+def test_a_limit_that_no_minute_lifts_is_not_waited_for(endpoint, slept, said) -> None:
+    endpoint.replies = [(429, {}, said)]
+    with pytest.raises(PolicyError, match="no answer after 3 attempts"):
+        asked(endpoint, retries=2)
+    assert slept == [0.001, 0.002]
 
 
 def test_what_asks_for_no_wait_is_not_asked_without_end(endpoint) -> None:
@@ -179,12 +216,12 @@ def test_requests_at_once_all_learn_what_one_of_them_learns_first(endpoint) -> N
         (200, {}, said("content_filter", content="<answer>(B)</answer>")),
     ],
 )
-def test_a_filter_is_this_questions_fate_and_counts_as_refused(endpoint, reply) -> None:
+def test_a_filter_is_this_questions_error(endpoint, reply) -> None:
     endpoint.replies = [reply]
     rollout = asked(endpoint)
-    assert rollout.stop_reason is StopReason.REFUSED
+    assert (rollout.stop_reason, rollout.error) == (StopReason.REFUSED, "refused by the endpoint's content filter")
     result = grade(rollout)
-    assert (result.verdict, result.refused, result.lenient_correct) == (Verdict.ABSTAINED, True, False)
+    assert (result.verdict, result.refused, result.lenient_correct) == (Verdict.ERROR, False, False)
 
 
 def test_a_models_own_refusal_is_read(endpoint) -> None:
@@ -278,6 +315,9 @@ def test_the_tag_opened_last_is_the_one_that_is_closed(endpoint: ReplayedEndpoin
 
 def test_endpoints_without_a_chat_completion_are_explained(endpoint: ReplayedEndpoint) -> None:
     endpoint.replies = [(200, {}, {"choices": ["x"]})]
+    with pytest.raises(PolicyError, match=r"no answer after 2 attempts \(status 502 inside a 200: ..choices"):
+        agent(endpoint, retries=1).run_all([Job(QUESTION)])
+    endpoint.replies = [(200, {}, {"choices": [{"text": "x"}]})]
     with pytest.raises(PolicyError, match="wanted a chat completion"):
         agent(endpoint).run_all([Job(QUESTION)])
     with pytest.raises(PolicyError, match="Check the address"):

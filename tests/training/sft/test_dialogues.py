@@ -38,6 +38,8 @@ REPLIES = {
 
 def dialogue(name: str, sample: int, verdict: Verdict, searches: int = 1) -> Rollout:
     question = Question(name, f"What treats {name}?", ("aspirin", "allopurinol"), "B")
+    if verdict is Verdict.ERROR:
+        return Rollout(question, (9,), (SEARCH,) * searches, StopReason.ERROR, sample=sample, error="status 500")
     if verdict is Verdict.NO_ANSWER:
         return Rollout(question, (9,), (SEARCH,) * searches, StopReason.MAX_TURNS, sample=sample)
     reply = REPLIES[verdict]
