@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import multimode
 from typing import Any
 
-from medagent.evaluation.grading.citations import Grounding, ground
+from medagent.evaluation.grading.citations import NO_PASSAGES, Grounding, ground
 from medagent.evaluation.grading.grade import Grade, Verdict, grade
 from medagent.evaluation.grading.numbers import numbers_in
 from medagent.evaluation.grading.open_answers import answer_tokens, first_answer
@@ -160,7 +160,7 @@ def report_mode(predictions: Sequence[Prediction], entails: Entailment = Lexical
     right = [grade(p.rollout).correct for p in sure]
     summary = summarize([each.rollout for each in plain if each.rollout.sample == 0], entails)
     if all(p.mode == Mode.CLOSED_BOOK for p in predictions):
-        summary = replace(summary, grounding=summary.grounding.without_passages())
+        summary = replace(summary, grounding=NO_PASSAGES)
     return ModeReport(
         summary=summary,
         sampling=_sampling(plain),

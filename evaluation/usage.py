@@ -12,7 +12,7 @@ def added(*parts: Mapping[str, float]) -> Used:
     """The sums by name."""
     total: Counter[str] = Counter()
     for part in parts:
-        total.update(part)  # type: ignore[arg-type]  # a counter of floats
+        total.update(part)
     return dict(total)
 
 

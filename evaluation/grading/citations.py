@@ -8,7 +8,7 @@ support an answer is judged in `medagent.evidence.support`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from medagent.evaluation.grading.grade import Grade, grade
 from medagent.evaluation.grading.open_answers import first_answer
@@ -45,10 +45,9 @@ class Grounding:
     citation_recall: float | None
     cited_gold: float | None
 
-    def without_passages(self) -> Grounding:
-        """The figures of a closed book, in which nothing can be found or cited."""
-        none = dict.fromkeys(("gold_any", "gold_all", "citation_precision", "citation_recall", "cited_gold"))
-        return replace(self, answers_judged=0, statements=0, **none)
+
+# Of a closed book, in which nothing can be found or cited.
+NO_PASSAGES = Grounding(0.0, None, None, 0, 0, None, None, None)
 
 
 def supports(hit: Hit, claim: str) -> bool:

@@ -267,8 +267,16 @@ def test_an_interrupt_loses_no_usage(server: Server, run: Run) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (400, "Unsupported parameter: temperature"),
+        (400, "invalid temperature: only 1 is allowed for this model"),
+        (422, "['body', 'temperature']: Extra inputs are not permitted"),
+    ],
+)
 def test_a_parameter_that_the_server_refuses_is_left_out_and_said(
-    server: Server, run: Run, capsys: pytest.CaptureFixture[str]
+    server: Server, run: Run, capsys: pytest.CaptureFixture[str], status: int, words: str
 ) -> None:
     bodies: list[dict[str, Any]] = []
     handle = server.handle
@@ -276,7 +284,7 @@ def test_a_parameter_that_the_server_refuses_is_left_out_and_said(
     def strict(request: httpx.Request) -> httpx.Response:
         bodies.append(json.loads(request.content))
         if "temperature" in bodies[-1]:
-            return httpx.Response(400, json={"error": {"message": "Unsupported parameter: temperature"}})
+            return httpx.Response(status, json={"error": {"message": words}})
         return handle(request)
 
     client = httpx.AsyncClient(transport=httpx.MockTransport(strict))

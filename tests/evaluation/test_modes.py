@@ -18,6 +18,7 @@ from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import report_mode
 from medagent.evaluation.modes import Mode, agent_for, baselines, job_for, orders, rotate, told
 from medagent.evaluation.predictions import Prediction, confidence
+from medagent.evaluation.reports.tables import tables
 from medagent.evaluation.run import Plan, run_plan
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import CLOSED_BOOK, TagProtocol
@@ -339,3 +340,16 @@ def test_rotations_compare_the_first_answers_alone() -> None:
     found = report_mode([*steady, *other]).rotations
     assert found is not None
     assert (found.accuracy, found.changed, found.n) == ((1.0,) * 4, 0.0, 1)
+
+
+def test_a_closed_book_has_no_figures_of_citations() -> None:
+    turn = Turn((), (), "<answer>(A)</answer>", answer="(A)")
+    found = {
+        mode: report_mode([Prediction(mode, 0, Rollout(QUESTIONS[0], (), (turn,), StopReason.ANSWERED), None)])
+        for mode in (Mode.CLOSED_BOOK, Mode.SEARCH)
+    }
+    closed, search = (found[mode].summary.grounding for mode in found)
+    assert (closed.citation_recall, closed.cited_gold, closed.gold_all, closed.statements) == (None, None, None, 0)
+    assert (search.citation_recall, search.cited_gold, search.gold_all, search.statements) == (0.0, 0.0, 0.0, 1)
+    row = next(row for row in tables(found, QUESTIONS[:1])[0].rows if row[0] == "citation recall")
+    assert row[1:] == ("-", "0.0%")
