@@ -143,7 +143,7 @@ def read_selection(reply: str, letters: str, options: Sequence[str]) -> Reading:
     values = tagged_answers(text) or [_value(match) for match in _FIELD.finditer(text)] or [text]
     told = [_selected(value, letters, options) for value in values]
     if told[-1] and len(set(told)) == 1:
-        return Reading(told[-1], told[-1], Outcome.ANSWERED)
+        return Reading(told[-1], told[-1], Outcome.PARSED)
     lenient = told[-1] or _selected((text.splitlines() or [""])[-1], letters, options)
     if any(told):
         return Reading(None, lenient, Outcome.MULTIPLE)
