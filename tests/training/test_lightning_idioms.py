@@ -1,0 +1,57 @@
+"""Forty things that a user of Lightning tries: each works, or is refused in one line with the remedy."""
+
+from __future__ import annotations
+
+IDIOMS = (
+    "configure_optimizers: an optimizer",
+    "configure_optimizers: a scheduler per step",
+    "configure_optimizers: a scheduler per epoch",
+    "configure_optimizers: two optimizers",
+    "--optimizer",
+    "--lr_scheduler",
+    "val_dataloader",
+    "trainer.validate",
+    "trainer.validate with ckpt_path",
+    "check_val_every_n_epoch",
+    "limit_val_batches",
+    "num_sanity_val_steps",
+    "EarlyStopping(monitor)",
+    "ModelCheckpoint(monitor, save_top_k)",
+    "fast_dev_run",
+    "limit_train_batches",
+    "max_time",
+    "max_steps",
+    "overfit_batches",
+    "detect_anomaly",
+    "accumulate_grad_batches",
+    "gradient_clip_val",
+    "LearningRateMonitor",
+    "StochasticWeightAveraging",
+    "GradientAccumulationScheduler",
+    "TQDMProgressBar and RichProgressBar",
+    "DeviceStatsMonitor",
+    "profiler",
+    "a callback's hooks",
+    "CSVLogger and TensorBoardLogger",
+    "a logger that is not installed",
+    "logger false",
+    "enable_checkpointing false",
+    "load_from_checkpoint",
+    "ckpt_path last",
+    "another world size at resume",
+    "trainer.test and trainer.predict",
+    "the learning rate finder",
+    "precision",
+    "devices 2 and ddp",
+    "deterministic",
+    "self.log in a subclass",
+    "seed_everything",
+    "save_hyperparameters",
+    "reload_dataloaders_every_n_epochs",
+    "barebones",
+    "inference_mode false",
+)
+
+
+def test_no_idiom_is_listed_twice() -> None:
+    assert len(set(IDIOMS)) == len(IDIOMS) >= 40
