@@ -43,7 +43,7 @@ def outcome(rows: Sequence[Mapping[str, float]], watched: str = HELD_OUT) -> Row
     if any(watched not in row for row in rows):
         raise ConfigError(
             f"study: found an iteration of an arm without {watched}, wanted it of each. For {HELD_OUT} add a "
-            "HeldOutEvaluation with every: 1 to its task."
+            "data.val_benchmark to its task, and trainer.check_val_every_n_epoch 1."
         )
     accuracy = [row[watched] for row in rows]
     pairs = [(a + b) / 2 for a, b in pairwise(accuracy)] or accuracy

@@ -65,13 +65,12 @@ def resolved_callbacks(*files: Path, sft: bool = False) -> list[str]:
     return [callback.class_path.rsplit(".", 1)[1] for callback in cli.config.trainer.callbacks]
 
 
-def test_what_is_measured_is_there_before_it_is_kept_and_printed() -> None:
+def test_every_task_has_the_default_callbacks_and_the_algorithm_s() -> None:
     for path in TASKS:
-        measured = ["HeldOutEvaluation"] if path.stem != "pubmedqa" else []
         kept = ["RolloutRecords", "AgentExport", "ProgressLine"]
         algorithm = ["TurnLevelSampling", "ClippingBiasCorrection"]
         found = resolved_callbacks(path, CONFIGS / "algorithms" / "st_ppo.yaml")
-        assert found == measured + kept + algorithm, path
+        assert found == kept + algorithm, path
 
 
 def test_a_list_of_ones_own_leaves_the_default_callbacks_and_the_algorithm_s(tmp_path: Path) -> None:
@@ -100,11 +99,11 @@ def test_a_default_callback_that_is_named_again_stands_once_with_its_own_setting
         return Namespace(class_path=class_path, init_args=Namespace(**settings))
 
     ours = "medagent.training.callbacks"
-    other, held_out = named("lightning.pytorch.callbacks.ModelSummary"), named(f"{ours}.HeldOutEvaluation", every=2)
+    other = named("lightning.pytorch.callbacks.ModelSummary")
     mine = named("medagent.training.AgentExport", every=10)
     defaults = (f"{ours}.AgentExport", f"{ours}.ProgressLine")
     line = named(defaults[1])
-    assert with_defaults([other, mine, held_out, other], defaults) == [held_out, mine, line, other, other]
+    assert with_defaults([other, mine, other], defaults) == [mine, line, other, other]
 
 
 def test_no_configuration_names_a_file_outside_a_users_reach() -> None:

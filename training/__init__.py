@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         ClippingBiasCorrection,
         CollapseMonitor,
         ComputeBudget,
-        HeldOutEvaluation,
         ProgressLine,
         RolloutRecords,
         SequenceLevelSampling,
@@ -45,8 +44,8 @@ _NAMES = {
     "advantages": "AdvantageEstimator BatchBaseline GAE GroupNormalised LeaveOneOut",
     "agent_data": "AgentSettings",
     "callbacks": (
-        "AgentExport ClippingBiasCorrection CollapseMonitor ComputeBudget HeldOutEvaluation ProgressLine "
-        "RolloutRecords SequenceLevelSampling TurnLevelSampling"
+        "AgentExport ClippingBiasCorrection CollapseMonitor ComputeBudget ProgressLine RolloutRecords "
+        "SequenceLevelSampling TurnLevelSampling"
     ),
     "data": "RolloutData",
     "engines": "Engine InProcessEngine RayEngine ServersEngine VllmEngine",
@@ -76,7 +75,6 @@ __all__ = [
     "ExactMatch",
     "Execution",
     "GroupNormalised",
-    "HeldOutEvaluation",
     "InProcessEngine",
     "LeaveOneOut",
     "LoraSettings",

@@ -105,6 +105,11 @@ class SharedBase(nn.Module):
         adapter = [p for name, p in self.peft.named_parameters() if f".{CRITIC}." in name]
         return [*adapter, *self.value_head.parameters()]
 
+    def trained(self) -> dict[str, list[nn.Parameter]]:
+        """What is trained, by whose it is: `policy` and, where there is one, `critic`."""
+        parts = {"policy": self.policy_parameters(), "critic": self.critic_parameters()}
+        return {name: parameters for name, parameters in parts.items() if parameters}
+
     def _activate(self, adapter: str, *, again: bool = False) -> None:
         """Switch the adapter, unless it is active and not `again`. Peft freezes the others, which still train."""
         if not again and adapter == self._active:

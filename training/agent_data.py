@@ -9,17 +9,28 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from lightning import LightningDataModule
+from lightning.pytorch.callbacks import EarlyStopping
+from torch.utils.data import DataLoader
 
+from medagent.agent import Agent
+from medagent.errors import ConfigError
+from medagent.evaluation.benchmarks import Benchmark
+from medagent.evaluation.contamination import contamination, question_texts, refuse_contaminated
+from medagent.evaluation.metrics import summarize
+from medagent.evaluation.run import run_benchmark
+from medagent.interface_check import check_part
 from medagent.policy import Policy
 from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.retrieval.retriever import Retriever
+from medagent.retrieval.tools import without_failures
 from medagent.training.engines import Engine, EngineSetup, ModuleWeights
 from medagent.training.execution import TokenLimit
 from medagent.training.memory.batch_size_tuning import Work, token_limit_of
 from medagent.training.module import AgentModule
 from medagent.training.rollouts.stale_rollouts import Background
 from medagent.training.sharding import ShardedBase
-from medagent.types import Limits, Question
+from medagent.training.validation import ValidationBatches
+from medagent.types import Limits, Question, Rollout
 
 PROBE_TOKENS = 256  # of a prompt, by which an engine checks that weights arrived
 
@@ -42,10 +53,24 @@ def rows_of_micro_batch(rollouts: int, *, parts: int, together: int) -> int:
     return -(-(rollouts // together) // parts) * together
 
 
+def questions_in(setting: str, benchmark: Benchmark) -> list[Question]:
+    """A benchmark's questions; ConfigError where `setting` names none."""
+    check_part(setting, benchmark, Benchmark)
+    questions = benchmark.questions()
+    if not isinstance(questions, list) or not all(isinstance(each, Question) for each in questions):
+        raise ConfigError(
+            f"{setting}: {type(benchmark).__name__}.questions() gave a {type(questions).__name__}, wanted a list of "
+            "Question. A BenchmarkSource gives its benchmark by open()."
+        )
+    return questions
+
+
 class AgentData(LightningDataModule):
     """Base of the data modules.
 
-    `questions` are those trained on. `default_callbacks` are class paths: what a run gets unless its configuration
+    `questions` are those trained on, `val_questions` those that validation asks, `trainer.check_val_every_n_epoch` says
+    how often. A larger share than `allowed_contamination` of them that are near-duplicates of the former is refused.
+    `default_callbacks` are class paths: what a run gets unless its configuration
     has a list of its own. `any_step_ends`: an iteration may end after any optimizer step.
     """
 
@@ -53,11 +78,23 @@ class AgentData(LightningDataModule):
     any_step_ends: ClassVar[bool] = False
     config: Mapping[str, Any] = MappingProxyType({})  # the arguments as a configuration has them
     num_micro_batches: int  # per optimizer step
+    _agent: Agent  # of the present validation
 
-    def __init__(self, agent: AgentSettings, retriever: Retriever, engine: Engine, *, seed: int) -> None:
+    def __init__(
+        self,
+        agent: AgentSettings,
+        retriever: Retriever,
+        engine: Engine,
+        *,
+        val_benchmark: Benchmark | None,
+        allowed_contamination: float,
+        seed: int,
+    ) -> None:
         super().__init__()
         self.agent_settings, self.retriever, self.engine, self.seed = agent, retriever, engine, seed
         self.questions: list[Question] = []
+        self.val_questions = questions_in("data.val_benchmark", val_benchmark) if val_benchmark else []
+        self.allowed_contamination = allowed_contamination
         self.background = Background()
 
     def work(self, world_size: int) -> Work | None:
@@ -98,6 +135,45 @@ class AgentData(LightningDataModule):
                 isinstance(self.trainer.strategy, ShardedBase),
             ),
         )
+
+    def check_validation(self) -> None:
+        """Refuse near-duplicates of questions trained on, and what waits for validation where there is none."""
+        assert self.trainer is not None
+        if self.val_questions:
+            report = contamination(self.val_questions, question_texts(self.questions))
+            refuse_contaminated(report, allowed_share=self.allowed_contamination, what="validation")
+            return
+        for each in self.trainer.callbacks:  # type: ignore[attr-defined]
+            at_epoch_end = not isinstance(each, EarlyStopping) or each._check_on_train_epoch_end
+            if not at_epoch_end and (at_epoch_end is False or self.trainer.check_val_every_n_epoch != 1):
+                raise ConfigError(
+                    "trainer.callbacks: found EarlyStopping, which looks at its metric after validation, and no "
+                    "validation. Set data.val_benchmark, or its check_on_train_epoch_end to true."
+                )
+
+    def val_dataloader(self) -> DataLoader[list[Question]] | list[Any]:
+        """The questions of validation in batches; no loader where there are none."""
+        if not self.val_questions:
+            return []
+        assert self.trainer is not None
+        return DataLoader(ValidationBatches(self.val_questions, self.trainer), batch_size=None)
+
+    def sync_agent(self, module: AgentModule, *, version: int) -> None:
+        """Make the agent with the module's weights; its retriever has no failures but those it will have in use."""
+        rules = self.agent_settings
+        policy, retriever = self.policy_of(module, version=version), without_failures(self.retriever)
+        self._agent = Agent(policy, retriever, rules.protocol, rules.limits, top_k=rules.top_k)
+
+    def answers(self, questions: Sequence[Question]) -> list[Rollout]:
+        """Its greedy answers, in order."""
+        return run_benchmark(self._agent, questions, temperature=0.0, seed=self.seed)
+
+    def validation_metrics(self, answers: Sequence[Rollout]) -> dict[str, float]:
+        """Accuracy, that of each kind of question, and the measures of open questions."""
+        summary = summarize(answers)
+        by_type = {f"validation/{kind}": part.accuracy for kind, part in summary.by_type.items()}
+        measures = {f"validation/{name}": found.value for name, found in summary.measures.items()}
+        return {"validation/accuracy": summary.overall.accuracy, **by_type, **measures}
 
     def state_dict(self) -> dict[str, Any]:
         """An empty state, once the background is done: no checkpoint is ahead of rollouts before it."""

@@ -14,7 +14,9 @@ import yaml
 from jsonargparse import Namespace, dict_to_namespace, get_loader, set_loader
 from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, instantiate_class
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from medagent.config_files import with_current_names, with_one_algorithm
 from medagent.errors import ConfigError
@@ -27,13 +29,13 @@ from medagent.retrieval.tools import Tool
 from medagent.training.advantages import AdvantageEstimator
 from medagent.training.agent_data import AgentData
 from medagent.training.auto_dtype import resolve_dtype
-from medagent.training.callbacks.held_out import HeldOutEvaluation
 from medagent.training.compatibility import check_composition
 from medagent.training.data import RolloutData
 from medagent.training.engines import Engine
 from medagent.training.execution import keep_freed_memory
 from medagent.training.module import AgentModule
 from medagent.training.objectives import PolicyLoss
+from medagent.training.parser_errors import errors_of_classes, in_one_line
 from medagent.training.preference.data import PreferenceData
 from medagent.training.preference.losses import PreferenceLoss
 from medagent.training.preference.module import PreferenceModule
@@ -84,11 +86,12 @@ class AgentParser(LightningArgumentParser):
         return parsed
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """End with the message, and with why a class does not fit where that is the reason."""
-        message = explained(message, PROTOCOLS + BASES)
+        """End with one line, and with why a class does not fit where that is the reason."""
+        reasons = explained(message, PROTOCOLS + BASES).removeprefix(message)
+        message = in_one_line(message) + reasons
         if not self.exit_on_error:
             super().error(message, ex)
-        self.exit(2, f"{self.prog}: {message} See {self.prog} --help.\n")
+        self.exit(2, f"{self.prog}: {message.rstrip('.')}. See {self.prog} --help.\n")
 
 
 def _set_loader() -> None:
@@ -134,6 +137,8 @@ def add_run_settings(parser: LightningArgumentParser, data: type[AgentData]) -> 
             action.help = text
     if issubclass(data, RolloutData):
         parser.add_class_arguments(Algorithm, "algorithm")
+    for base, name, given in ((Optimizer, "optimizer", {"params", "lr"}), (LRScheduler, "lr_scheduler", {"optimizer"})):
+        parser.add_subclass_arguments(base, name, skip=given, instantiate=False, required=False, fail_untyped=False)
     names = ", ".join(name.rpartition(".")[2] for name in data.default_callbacks)
     parser.add_argument("--without_callbacks", type=list[str], default=[], help=f"leave out some of {names}")
     parser.add_argument("--overwrite", type=bool, default=False, help="discard the run in the folder")
@@ -141,7 +146,7 @@ def add_run_settings(parser: LightningArgumentParser, data: type[AgentData]) -> 
 
 
 def with_defaults(callbacks: Sequence[Any], defaults: Sequence[str], *, without: Sequence[str] = ()) -> list[Any]:
-    """Held-out evaluation, as others print its figures, then the default callbacks, then the others.
+    """The default callbacks, then the others.
 
     One of a default callback's class takes its place.
 
@@ -155,7 +160,7 @@ def with_defaults(callbacks: Sequence[Any], defaults: Sequence[str], *, without:
     others = [each for each in callbacks if locate(each.class_path) not in own]
     own |= {kind: each for each in callbacks if (kind := locate(each.class_path)) in own}
     kept = [each for name, each in zip(names, own.values(), strict=True) if name not in without]
-    return sorted([*kept, *others], key=lambda each: not each.class_path.endswith(HeldOutEvaluation.__name__))
+    return [*kept, *others]
 
 
 def check_algorithm(config: Namespace) -> None:
@@ -234,9 +239,25 @@ class AgentCLI(LightningCLI):
             device="cpu" if trainer["accelerator"] == "cpu" else fastest_device(),
             run=None if self.config["overwrite"] else _run_root(trainer),
         )
+        if self.config["optimizer"] and self.config["model"].get("weight_decay"):
+            raise ConfigError("model.weight_decay: found one beside --optimizer, wanted 0. Set it in --optimizer.")
         keep_freed_memory()
         if self.config["threads"]:
             torch.set_num_threads(self.config["threads"])
+
+    def instantiate_classes(self) -> None:
+        """Make the classes. An optimizer that is named gets the module's groups and their rates."""
+        super().instantiate_classes()
+        module, optimizer, scheduler = self.model, self.config["optimizer"], self.config["lr_scheduler"]
+        assert isinstance(module, AgentModule)
+        own = module.configure_optimizers
+
+        def configure() -> tuple[list[Optimizer], list[LRScheduler]]:
+            made = instantiate_class(module.parameter_groups(), optimizer) if optimizer else own()
+            return [made], [instantiate_class(made, scheduler)] if scheduler else []
+
+        if optimizer or scheduler:
+            module.configure_optimizers = configure  # type: ignore[assignment, method-assign]
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """The trainer, which by default logs to CSV and TensorBoard and writes a checkpoint per iteration."""
@@ -278,6 +299,7 @@ def preference_command(args: list[str]) -> Path:
     )
 
 
+@errors_of_classes()
 def _fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, command: str, description: str) -> Path:
     """Fit a module to its data as `medagent COMMAND` does. Each of several ranks on CPUs must then call `end_rank`."""
     quiet_lightning()

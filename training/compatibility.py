@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
 
 from medagent.agent_spec import SPEC_FILE, read_spec
 from medagent.errors import ConfigError
 from medagent.models.base_models import model_path
 from medagent.training.advantages import AdvantageEstimator
+from medagent.training.agent_data import AgentSettings
 from medagent.training.engines import Engine
 from medagent.training.execution import Quantisation
+from medagent.training.finite_steps import in_words
 from medagent.training.heads import CriticInputs
 from medagent.training.prepare import ZeroStdMode
 from medagent.training.routing import RoutingReplay
-from medagent.types import Limits
+from medagent.types import Limits, Question
 
 
 def check_composition(
@@ -94,3 +99,21 @@ def warn_of_tight_limits(base_model: str, limits: Limits) -> None:
             f"{SPEC_FILE}.",
             stacklevel=2,
         )
+
+
+def fitting(
+    questions: Sequence[Question], tokenizer: PreTrainedTokenizerBase, agent: AgentSettings, *, leave_out: bool
+) -> list[Question]:
+    """The questions whose prompt leaves a token to sample. Without `leave_out`, or if none fits, others are refused."""
+    most = agent.limits.max_total_tokens
+    long = {each.id for each in questions if len(agent.protocol.encode_prompt(tokenizer, each)) >= most}
+    if not long:
+        return list(questions)
+    found = (
+        f"data.agent.limits.max_total_tokens: found {len(long)} of {len(questions)} questions whose prompt "
+        f"has {most} tokens or more: {in_words(sorted(long))}."
+    )
+    if not leave_out or len(long) == len(questions):
+        raise ConfigError(f"{found} Raise the limit, or leave out a part with data.filter_overlong_prompts.")
+    warnings.warn(f"{found} They are left out.", stacklevel=2)
+    return [each for each in questions if each.id not in long]

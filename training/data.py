@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -24,13 +23,12 @@ from medagent.models.text_length import check_trained_text
 from medagent.policy import Policy
 from medagent.retrieval.retriever import Retriever
 from medagent.training.advantages import GAE, AdvantageEstimator, Reduce
-from medagent.training.agent_data import AgentData, AgentSettings
+from medagent.training.agent_data import AgentData, AgentSettings, questions_in
 from medagent.training.batching import split_update
-from medagent.training.compatibility import check_composition, check_engine, warn_of_tight_limits
+from medagent.training.compatibility import check_composition, check_engine, fitting, warn_of_tight_limits
 from medagent.training.default_callbacks import tokens_to_sample
 from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.experience import Experience, Reduction, step_weights
-from medagent.training.finite_steps import in_words
 from medagent.training.memory.batch_size_tuning import Work
 from medagent.training.metrics import explained_variance, logprob_gap, rollout_metrics
 from medagent.training.module import AgentModule
@@ -39,7 +37,7 @@ from medagent.training.rewards import OutcomeReward, Reward
 from medagent.training.rollouts.collection import SamplingCost, check_collection, collect, num_actions
 from medagent.training.rollouts.noisy_retrieval import NoisyRetrieval
 from medagent.training.rollouts.questions import draws, order_of_pass
-from medagent.training.rollouts.stale_rollouts import StaleRollouts
+from medagent.training.rollouts.stale_rollouts import StaleRollouts, check_ranks
 from medagent.training.settings import as_config, check_shares
 from medagent.training.sharding import over_ranks
 from medagent.types import Question, Rollout
@@ -64,6 +62,8 @@ class RolloutData(AgentData):
     `reward_concurrency`: rewards that threads compute at once, beside sampling; above 1 the reward must be thread-safe.
 
     `filter_overlong_prompts`: leave questions out that do not fit into the limits, instead of refusing them.
+
+    Validation asks `val_benchmark` and the last `val_size` questions of `benchmark`, which are then not trained on.
     """
 
     default_callbacks = (
@@ -94,13 +94,22 @@ class RolloutData(AgentData):
         num_minibatches: int = 4,
         num_micro_batches: int = 2,
         reduction: Reduction = "rollout-mean",
+        val_benchmark: Benchmark | None = None,
+        val_size: int = 0,
+        allowed_contamination: float = 0.0,
         seed: int = 0,
     ) -> None:
         self.config = as_config({name: value for name, value in locals().items() if name not in ("self", "__class__")})
-        check_part("data.benchmark", benchmark, Benchmark)
         check_part("data.retriever", retriever, Retriever)
         check_part("data.reward", reward, Reward)
-        super().__init__(agent, retriever, engine, seed=seed)
+        super().__init__(
+            agent,
+            retriever,
+            engine,
+            val_benchmark=val_benchmark,
+            allowed_contamination=allowed_contamination,
+            seed=seed,
+        )
         check_collection(concurrency=reward_concurrency, max_batches=max_num_gen_batches)
         self.reward, self.reward_concurrency = reward, reward_concurrency
         self.advantage, self.off_policy, self.truncated = advantage, off_policy, truncated
@@ -111,12 +120,12 @@ class RolloutData(AgentData):
         self.num_epochs, self.num_critic_epochs = num_epochs, num_critic_epochs
         self.num_minibatches, self.num_micro_batches = num_minibatches, num_micro_batches
         self.reduction = reduction
-        self.questions = benchmark.questions()
-        if not isinstance(self.questions, list) or not all(isinstance(each, Question) for each in self.questions):
-            raise ConfigError(
-                f"data.benchmark: {type(benchmark).__name__}.questions() gave a {type(self.questions).__name__}, "
-                "wanted a list of Question. A BenchmarkSource gives its benchmark by open()."
-            )
+        self.questions = questions_in("data.benchmark", benchmark)
+        if not 0 <= val_size < len(self.questions):
+            raise ConfigError(f"data.val_size: found {val_size}, wanted 0 or more of {len(self.questions)} questions.")
+        trained_on = len(self.questions) - val_size
+        self.val_questions = self.val_questions + self.questions[trained_on:]
+        self.questions = self.questions[:trained_on]
         noisy_retrieval.check(self.questions)
         self.rollouts: list[Rollout] = []  # of the current iteration, for records
         self.samplings: dict[int, SamplingCost] = {}  # iteration -> what its rollouts cost
@@ -151,24 +160,10 @@ class RolloutData(AgentData):
         )
         warn_of_tight_limits(module.base_name, settings.limits)
         check_trained_text(module.shared_base.peft.config, settings.limits, f"the base {module.base_name}")
-        self._leave_out_overlong(module)
+        self.questions = fitting(self.questions, module.tokenizer, settings, leave_out=self.filter_overlong_prompts)
+        self.check_validation()
+        check_ranks(Path(self.trainer.default_root_dir), self.trainer.world_size)
         self.start_engine(module, settings.protocol.encode_prompt(module.tokenizer, self.questions[0]))
-
-    def _leave_out_overlong(self, module: AgentModule) -> None:
-        """Refuse or leave out questions whose prompt leaves no token to sample."""
-        encode, limits = self.agent_settings.protocol.encode_prompt, self.agent_settings.limits
-        most = limits.max_total_tokens
-        long = {each.id for each in self.questions if len(encode(module.tokenizer, each)) >= most}
-        if not long:
-            return
-        found = (
-            f"data.agent.limits.max_total_tokens: found {len(long)} of {len(self.questions)} questions whose prompt "
-            f"has {most} tokens or more: {in_words(sorted(long))}."
-        )
-        if not self.filter_overlong_prompts or len(long) == len(self.questions):
-            raise ConfigError(f"{found} Raise the limit, or leave out a part with data.filter_overlong_prompts.")
-        self.questions = [each for each in self.questions if each.id not in long]
-        warnings.warn(f"{found} They are left out.", stacklevel=2)
 
     def work(self, world_size: int) -> Work:
         """A rank's work in memory; the last passages may go over the limit, which is asked before the next turn."""

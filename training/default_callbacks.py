@@ -1,4 +1,4 @@
-"""The callbacks of every run: whole iterations, counted tokens, and a limit of tokens that fits the memory."""
+"""The callbacks of every run: whole iterations, learning rates, counted tokens, and a limit that fits the memory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from lightning import Callback, LightningModule, Trainer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from medagent.errors import ConfigError
 from medagent.training.auto_dtype import say
@@ -206,6 +207,69 @@ class AutoMaxTokens(Callback):
         return own if least == float(mine) else TokenLimit(int(least), "another rank has less memory")
 
 
-def default_callbacks() -> list[Callback]:
+class LearningRates(Callback):
+    """Sets the rates of the module's own optimizer before each iteration, or steps the schedulers of a user's."""
+
+    own = True  # whether `configure_optimizers` is the module's own
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse optimizers that `training_step` cannot use, and set the first rates."""
+        if not self.own:
+            check_optimizers(trainer, pl_module)
+        self._set(trainer, pl_module, trainer.current_epoch)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: Experience, batch_idx: int
+    ) -> None:
+        """Step what is stepped with the optimizer."""
+        _step_schedulers(trainer, pl_module, "step", batch_idx + 1)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Set the rates of the next iteration."""
+        _step_schedulers(trainer, pl_module, "epoch", trainer.current_epoch + 1)
+        self._set(trainer, pl_module, trainer.current_epoch + 1)
+
+    def _set(self, trainer: Trainer, pl_module: LightningModule, iteration: int) -> None:
+        if self.own:
+            rates = rates_of(pl_module, iteration)
+            for group in trainer.optimizers[0].param_groups:
+                group["lr"] = rates[group["name"]]
+
+
+def rates_of(module: Any, iteration: int) -> dict[str, float]:
+    """Learning rates by the iteration's number alone, so that a resumed or prolonged run has the same."""
+    decayed = 0.0 if module.lr_decay_iterations is None else iteration / module.lr_decay_iterations
+    risen = min(1.0, (iteration + 1) / (module.lr_warmup_iterations + 1))
+    rates = {"policy": module.policy_lr * module.policy_lr_scale * risen, "critic": module.critic_lr}
+    return {name: rate * max(0.0, 1 - decayed) for name, rate in rates.items()}
+
+
+def _step_schedulers(trainer: Trainer, module: LightningModule, interval: str, done: int) -> None:
+    for config in trainer.lr_scheduler_configs:
+        if config.interval == interval and done % config.frequency == 0:
+            module.lr_scheduler_step(config.scheduler, None)
+
+
+def check_optimizers(trainer: Trainer, module: LightningModule) -> None:
+    """Raise ConfigError unless a user's `configure_optimizers` gave what `training_step` and the settings allow."""
+    said = f"{type(module).__name__}.configure_optimizers"
+    found = [type(each).__name__ for each in trainer.optimizers]
+    if len(found) != 1 or found[0] in ("_MockOptimizer", "LBFGS"):
+        raise ConfigError(
+            f"{said}: found {' and '.join(found) or 'none'}, wanted one optimizer that steps without a closure. Give "
+            "it the policy and the critic as two groups, see AgentModule.parameter_groups."
+        )
+    if any(isinstance(each.scheduler, ReduceLROnPlateau) for each in trainer.lr_scheduler_configs):
+        raise ConfigError(f"{said}: found ReduceLROnPlateau, wanted a scheduler that is stepped without a metric.")
+    for name in ("lr_decay_iterations", "lr_warmup_iterations"):
+        if given := getattr(module, name):
+            raise ConfigError(
+                f"model.{name}: found {given} beside {said}, wanted none: rates are set there. Give it a scheduler."
+            )
+
+
+def default_callbacks(*, own_rates: bool) -> list[Callback]:
     """They come after those of the configuration, but before those that write checkpoints."""
-    return [CountedTokens(), WholeIterations(), AutoMaxTokens()]
+    rates = LearningRates()
+    rates.own = own_rates
+    return [rates, CountedTokens(), WholeIterations(), AutoMaxTokens()]

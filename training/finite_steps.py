@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,7 +58,7 @@ class FiniteSteps:
         for group in optimizer.param_groups:
             gradients = [each.grad for each in group["params"] if each.grad is not None]
             if gradients:
-                found[f"the norm of the {group['name']}'s gradient"] = float(get_total_norm(gradients))
+                found[f"the norm of the {_name(group)}'s gradient"] = float(get_total_norm(gradients))
         bad = [f"{name} is {value}" for name, value in found.items() if not math.isfinite(value)]
         if float(largest(torch.tensor(float(bool(bad))))):
             self.skip(optimizer, " and ".join(bad) or "another rank's is not finite", largest)
@@ -65,13 +66,13 @@ class FiniteSteps:
     def check_weights(self, optimizer: Optimizer, largest: OverRanks) -> None:
         """Raise PolicyError if a weight of any rank is not finite: a step cannot be taken back."""
         bad = [
-            group["name"]
+            _name(group)
             for group in optimizer.param_groups
             if not bool(torch.stack([each.detach().isfinite().all() for each in group["params"]]).all())
         ]
         if float(largest(torch.tensor(float(len(bad))))):
             whose = f"the {' and the '.join(bad)}'s" if bad else "another rank's"
-            rates = ", ".join(f"{group['name']} {group['lr']}" for group in optimizer.param_groups)
+            rates = ", ".join(f"{_name(group)} {group['lr']}" for group in optimizer.param_groups)
             raise PolicyError(
                 f"update: {whose} weights are not finite after an optimizer step whose gradient was (learning rates: "
                 f"{rates}). They are not exported, and no checkpoint holds them. Lower model.policy_lr, "
@@ -113,6 +114,10 @@ class FiniteSteps:
     def restore(self, in_a_row: int) -> None:
         """Go on from a checkpoint."""
         self.in_a_row, self.skipped = in_a_row, in_a_row > 0
+
+
+def _name(group: Mapping[str, Any]) -> str:
+    return str(group.get("name", "model"))  # a user's optimizer may name none
 
 
 def rows_not_finite(values: Tensor) -> list[bool]:

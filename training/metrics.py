@@ -71,7 +71,7 @@ METRICS: dict[str, str] = {
     "sft/held_out": "Dialogues held out, over all ranks. `medagent sft` only.",
     "sft/held_out_loss": "Negative log-likelihood of held-out dialogues, in nats per token. Needs `HeldOutLoss`.",
     "sft/held_out_turns": "Share of held-out turns that greedy decoding would write exactly. Needs `HeldOutLoss`.",
-    "validation/accuracy": "Accuracy of greedy answers to the held-out questions. Needs `HeldOutEvaluation`.",
+    "validation/accuracy": "Accuracy of greedy answers to the held-out questions. Needs `data.val_benchmark`.",
     "validation/KIND": "The same for each kind of question.",
     "validation/exact_match": "Share of open answers that equal a right one by SQuAD's normalisation.",
     "validation/f1": "Mean token F1 of open answers with the best right one, by SQuAD's normalisation.",

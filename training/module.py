@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 from lightning import Callback
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import AdamW, Optimizer
@@ -42,6 +43,7 @@ from medagent.training.objectives import (
 from medagent.training.routing import RoutingReplay
 from medagent.training.settings import INSTANTIATOR, as_config, check_module_settings, check_trainer
 from medagent.training.sharding import over_ranks
+from medagent.training.validation import ValidationModule
 
 KLMode = Literal["loss", "reward"]
 
@@ -53,10 +55,10 @@ class StepCallback(Callback):
         """The policy's loss of a part of the step is made, and its backward pass is still to come."""
 
     def on_finite_gradient(self, module: AgentModule, optimizer: Optimizer) -> None:
-        """The step's gradient is complete, finite and not clipped yet. Learning rates set here hold for this step."""
+        """The gradient is whole, unclipped and, unlike in `on_before_optimizer_step`, finite. Rates hold for a step."""
 
 
-class AgentModule(CheckedModule):
+class AgentModule(CheckedModule, ValidationModule):
     """Policy LoRA, critic LoRA + value head and frozen reference on one base, trained by PPO (arXiv 1707.06347).
 
     `policy_loss` is what the policy maximises. Without `critic_lora` there is no critic, and the advantage must need
@@ -144,7 +146,7 @@ class AgentModule(CheckedModule):
     def configure_callbacks(self) -> list[Callback]:
         """The callbacks of every run. Lightning asks for them first, so wrong settings of the trainer end here."""
         check_trainer(self.trainer)
-        return default_callbacks()
+        return default_callbacks(own_rates=not is_overridden("configure_optimizers", self, AgentModule))
 
     def on_fit_start(self) -> None:
         """Find the callbacks that take part in optimizer steps."""
@@ -311,15 +313,9 @@ class AgentModule(CheckedModule):
         return over_ranks(self.trainer, tensor, "max")
 
     def on_train_epoch_start(self) -> None:
-        """Begin an iteration's clock and count, and set its learning rates."""
+        """Begin an iteration's clock and count."""
         self._began = time.perf_counter()
         self.finite_steps.in_iteration = 0
-        # By the iteration's number alone, so that a resumed or prolonged run has the same rates.
-        decayed = 0.0 if self.lr_decay_iterations is None else self.current_epoch / self.lr_decay_iterations
-        risen = min(1.0, (self.current_epoch + 1) / (self.lr_warmup_iterations + 1))
-        rates = {"policy": self.policy_lr * self.policy_lr_scale * risen, "critic": self.critic_lr}
-        for group in self.trainer.optimizers[0].param_groups:
-            group["lr"] = rates[group["name"]] * max(0.0, 1 - decayed)
 
     def on_train_epoch_end(self) -> None:
         """Log the iteration's time without its rollouts, and how many steps were skipped."""
@@ -330,10 +326,12 @@ class AgentModule(CheckedModule):
 
     def configure_optimizers(self) -> Optimizer:
         """One AdamW with the groups `policy` and, where there is one, `critic`, each at its own rate."""
-        groups = [{"params": self.shared_base.policy_parameters(), "lr": self.policy_lr, "name": "policy"}]
-        if self.has_critic:
-            groups.append({"params": self.shared_base.critic_parameters(), "lr": self.critic_lr, "name": "critic"})
-        return AdamW(groups, weight_decay=self.weight_decay)
+        return AdamW(self.parameter_groups(), weight_decay=self.weight_decay)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """What is trained as an optimizer's groups, for a `configure_optimizers` of your own too."""
+        rates = {"policy": self.policy_lr, "critic": self.critic_lr}
+        return [{"params": each, "lr": rates[name], "name": name} for name, each in self.shared_base.trained().items()]
 
     def configure_gradient_clipping(
         self,
@@ -342,9 +340,9 @@ class AgentModule(CheckedModule):
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         """Clip policy and critic apart, so that neither starves the other; log both norms before clipping."""
-        for group in optimizer.param_groups:
-            gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]
+        for name, parameters in self.shared_base.trained().items():  # whatever the optimizer's groups
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             if gradients:  # there are none in a skipped step, nor of the policy in a step of the critic alone
                 norm = get_total_norm(gradients)
-                clip_grads_with_norm_(group["params"], self.max_grad_norms[group["name"]], norm)
-                self.log(f"{group['name']}/grad_norm", norm)
+                clip_grads_with_norm_(parameters, self.max_grad_norms[name], norm)
+                self.log(f"{name}/grad_norm", norm)

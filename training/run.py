@@ -39,7 +39,6 @@ from medagent.files import write_whole
 from medagent.run_folder import RunFolder, signals_interrupt
 from medagent.training.agent_data import AgentData
 from medagent.training.callbacks.export import in_words, read_metrics
-from medagent.training.callbacks.held_out import HeldOutEvaluation
 from medagent.training.callbacks.importance_level import level_of
 from medagent.training.data import RolloutData
 from medagent.training.default_callbacks import why_not_to_go_on
@@ -47,6 +46,8 @@ from medagent.training.module import AgentModule, StepCallback
 from medagent.training.settings import INSTANTIATOR, TRAINER_DEFAULTS, as_config
 from medagent.types import Question
 
+# What a rank rolls out follows from question and iteration, so another number of ranks goes on with the same run.
+MAY_CHANGE = ("trainer.max_epochs", "trainer.devices", "trainer.num_nodes")
 RUN_PARTS = (
     "checkpoints",
     "logs",
@@ -78,6 +79,7 @@ def train(
     out: str | Path = "runs/train",
     iterations: int = 1,
     callbacks: Callback | Sequence[Callback] = (),
+    check_val_every_n_epoch: int = 1,
     accelerator: str = "auto",
     devices: int | list[int] | str = 1,
     num_nodes: int = 1,
@@ -106,6 +108,7 @@ def train(
         "strategy": strategy,
         "default_root_dir": run,
         "max_epochs": iterations,
+        "check_val_every_n_epoch": check_val_every_n_epoch,
         "logger": run_loggers(run),
         "callbacks": [*_with_defaults(callbacks, data), run_checkpoints(run)],
     }
@@ -119,13 +122,12 @@ def train(
 
 
 def _with_defaults(callbacks: Sequence[Callback], data: AgentData) -> list[Callback]:
-    """The data's default callbacks and these. Held-out evaluation runs first: others print and keep its figures."""
+    """The data's default callbacks and these."""
     found: list[Callback] = []
     for kind in map(locate, data.default_callbacks):
         assert isinstance(kind, type)
         found.append(next((each for each in callbacks if isinstance(each, kind)), None) or kind())
-    found += [each for each in callbacks if each not in found]
-    return sorted(found, key=lambda callback: not isinstance(callback, HeldOutEvaluation))
+    return found + [each for each in callbacks if each not in found]
 
 
 def fit_in_folder(
@@ -292,9 +294,9 @@ def _claim(
 
 
 def _refuse_changes(run: Path, before: dict[str, Any], resolved: dict[str, Any]) -> None:
-    """Refuse to go on with other settings; only trainer.max_epochs may change."""
+    """Refuse to go on with other settings; only those in `MAY_CHANGE` may."""
     known, wanted = _flat(before), _flat(resolved)
-    names = sorted({*known, *wanted} - {"trainer.max_epochs"})
+    names = sorted(name for name in {*known, *wanted} if not name.startswith(MAY_CHANGE))
     if changed := [name for name in names if not _same(known.get(name), wanted.get(name))]:
         raise ConfigError(
             f"run folder {run}: holds a run with other settings ({', '.join(changed[:3])}). Give another folder "

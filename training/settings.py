@@ -39,6 +39,7 @@ class TrainerSettings:
 
     default_root_dir: str | None = _supported(None, "Folder of the run; by default runs/train.")
     max_epochs: int | None = _supported(None, "Iterations: rollouts, then their update.")
+    check_val_every_n_epoch: int = _supported(1, "Iterations from one validation to the next.")
     accelerator: Any = _supported("auto", "Auto, cpu, gpu, cuda or mps.")
     devices: Any = _supported(1, "Number of devices, or a list of their indices.")
     num_nodes: int = _supported(1, "Number of machines.")
@@ -89,7 +90,7 @@ def _number(allows: Callable[[float], bool], *, optional: bool = False) -> Calla
     return check
 
 
-NO_LOOP = "no such loop runs here. trainer.callbacks HeldOutEvaluation measures (every, benchmark)"
+NO_LOOP = "no such loop runs here. Validation asks data.val_benchmark"
 NO_STOP = "none: CollapseMonitor could not stop the run"
 NORMS = "model.policy_max_grad_norm and model.critic_max_grad_norm"
 TRAINER_RULES = (
@@ -128,12 +129,13 @@ TRAINER_RULES = (
     ),
     Rule(("accumulate_grad_batches",), _only("1"), "1: a batch is an optimizer step. Set data.num_micro_batches"),
     Rule(("overfit_batches",), _only("None", "0", "0.0"), "0. Give a benchmark of few questions instead"),
+    Rule(("limit_test_batches", "limit_predict_batches"), _only("None", "1.0"), f"none: {NO_LOOP}"),
     Rule(
-        ("limit_val_batches", "limit_test_batches", "limit_predict_batches", "val_check_interval"),
+        ("val_check_interval",),
         _only("None", "1.0"),
-        f"none: {NO_LOOP}",
+        "none: validation follows whole iterations. Set trainer.check_val_every_n_epoch",
     ),
-    Rule(("check_val_every_n_epoch",), _only("1"), f"1: {NO_LOOP}"),
+    Rule(("check_val_every_n_epoch",), _number(lambda value: value >= 1), "1 iteration or more"),
     Rule(("sync_batchnorm",), _only("None", "False"), "false: the frozen base has no statistics to synchronise"),
     Rule(("enable_checkpointing",), _only("None", "True"), "true: a run goes on from its checkpoints"),
     Rule(("log_every_n_steps",), _only("None", "1"), "1: an iteration's own metrics come once"),
@@ -289,20 +291,10 @@ def _check_strategy(value: Any) -> None:
 
 
 def _check_callback(callback: Any) -> None:
-    found, arguments = _class_of(callback)
-    if found is None:
-        return
+    found, _ = _class_of(callback)
     for kind, why in CALLBACKS.items():
-        if issubclass(found, kind):
+        if found and issubclass(found, kind):
             raise ConfigError(f"trainer.callbacks: found {found.__name__}. Take it out: {why}.")
-    waits = arguments.get("check_on_train_epoch_end")
-    if isinstance(callback, lightning_callbacks.EarlyStopping):
-        waits = callback._check_on_train_epoch_end
-    if issubclass(found, lightning_callbacks.EarlyStopping) and waits is False:
-        raise ConfigError(
-            "trainer.callbacks: found EarlyStopping with check_on_train_epoch_end false, wanted true or none. It "
-            "would never look at its metric, as no validation runs here."
-        )
 
 
 MODULE_RULES = (

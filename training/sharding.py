@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, TypeVar
 
 from lightning import Trainer
 from lightning.pytorch.strategies import DDPStrategy
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -15,6 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from medagent.errors import ConfigError
 from medagent.training.adapters import REFERENCE, SharedBase
+
+Item = TypeVar("Item")
 
 
 class ShardedBase(DDPStrategy):
@@ -74,3 +76,12 @@ def over_ranks(trainer: Trainer, tensor: Tensor, op: Literal["sum", "mean", "max
     total = trainer.strategy.reduce(tensor.detach().clone().to(trainer.strategy.root_device), reduce_op=op)
     assert isinstance(total, Tensor)
     return total.cpu()
+
+
+def gathered(trainer: Trainer, own: list[Item]) -> list[Item]:
+    """The items of all ranks, on each of them."""
+    if trainer.world_size == 1:
+        return own
+    parts: list[list[Item]] = [[]] * trainer.world_size
+    distributed.all_gather_object(parts, own)
+    return [each for part in parts for each in part]

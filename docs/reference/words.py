@@ -9,6 +9,8 @@ from __future__ import annotations
 WORDS: dict[str, str] = {
     "config": "A YAML file of settings; several are laid over each other, the last one on top.",
     "seed_everything": "Seed of the random generators of Python, NumPy and torch; true draws one.",
+    "optimizer": "Optimizer in AdamW's place, such as `SGD`. Its rates are `model.policy_lr` and `model.critic_lr`.",
+    "lr_scheduler": "Scheduler of the rates, stepped per iteration. Then `model.lr_decay_iterations` must be null.",
     "overwrite": "Discard the run that the folder holds, and begin anew.",
     "algorithm.name": "Its name, which the run prints. The last file's algorithm counts, and nothing of earlier ones.",
     "algorithm.callbacks": "The algorithm's callbacks; `trainer.callbacks` join them.",
@@ -50,6 +52,9 @@ WORDS: dict[str, str] = {
     "data.max_num_gen_batches": "With `resample`: draws at most, the first included. What is then left is masked.",
     "data.reward_concurrency": "Rewards that threads compute at once, beside sampling; above 1, thread-safe ones only.",
     "data.benchmark": "Questions to train on.",
+    "data.val_benchmark": "Questions that validation answers greedily; they must not be those trained on.",
+    "data.val_size": "So many of the last questions of `data.benchmark` are asked by validation and not trained on.",
+    "data.allowed_contamination": "Share of validation's questions that may be near-duplicates of training questions.",
     "data.retriever": "Answers the agent's searches.",
     "data.agent.protocol": "Prompt, tags and parsing of turns.",
     "data.agent.limits.max_turns": "Turns per rollout.",
@@ -108,9 +113,6 @@ CLASS_WORDS: dict[str, str] = {
     "Thresholds.warnings_for_alarm": "Different signs in one iteration that are an alarm without a fall of success.",
     "Thresholds.held_out_fall": "Alarm where held-out accuracy over two iterations lies this share below its best.",
     "Thresholds.held_out_decides": "Whether held-out accuracy alone raises alarms, once measured twice running.",
-    "HeldOutEvaluation.benchmark": "Questions to answer greedily; they must not be those trained on.",
-    "HeldOutEvaluation.every": "Iterations between evaluations; 1 or more.",
-    "HeldOutEvaluation.allowed_contamination": "Share of these that may be near-duplicates of training questions.",
     "RolloutRecords.every": "Iterations from one record to the next, beginning with the first iteration.",
     "RolloutRecords.limit": "Rollouts per record, the first of the iteration; null keeps all.",
     # Model.

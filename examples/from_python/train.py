@@ -48,18 +48,15 @@ def train(out: Path, *, iterations: int, num_questions: int, held_out: int) -> t
         num_minibatches=2,
         num_micro_batches=2,
         reduction="token-mean",
+        val_benchmark=StarterBenchmark("validation", limit_per_kind=held_out),
     )
-    validation = StarterBenchmark("validation", limit_per_kind=held_out)
     return training.train(
         module,
         data,
         out=out,
         iterations=iterations,
-        callbacks=[
-            training.TurnLevelSampling(),
-            training.ClippingBiasCorrection(threshold=0.1),
-            training.HeldOutEvaluation(validation, every=iterations),
-        ],
+        callbacks=[training.TurnLevelSampling(), training.ClippingBiasCorrection(threshold=0.1)],
+        check_val_every_n_epoch=iterations,
     )
 
 

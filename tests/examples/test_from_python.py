@@ -90,10 +90,9 @@ def test_importing_the_package_loads_no_torch_and_its_names_are_there() -> None:
 
 
 def test_a_callback_of_the_users_takes_the_place_of_a_default_one(retriever: HybridRetriever) -> None:
-    export, held_out = training.AgentExport(every=7), training.HeldOutEvaluation(StarterBenchmark("validation"))
-    found = _with_defaults([export, training.TurnLevelSampling(), held_out], make_data(retriever))
+    export = training.AgentExport(every=7)
+    found = _with_defaults([export, training.TurnLevelSampling()], make_data(retriever))
     assert [type(each).__name__ for each in found] == [
-        "HeldOutEvaluation",
         "RolloutRecords",
         "AgentExport",
         "ProgressLine",

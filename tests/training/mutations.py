@@ -30,7 +30,7 @@ SUITES = {
     "steps": tuple(
         f"tests/training/{name}.py"
         for name in (
-            *("test_distinct", "test_exact_groups", "test_temperature", "callbacks/test_held_out"),
+            *("test_distinct", "test_exact_groups", "test_temperature", "test_validation"),
             *("prepare/test_bootstrap", "test_exact_steps"),
         )
     ),
@@ -98,8 +98,8 @@ SUITES = {
     ),
     "replicas": ("tests/medagent/policies/test_vllm_server.py",),
     "callbacks": (
-        *(f"tests/training/callbacks/test_{name}.py" for name in ("held_out", "export_callback")),
-        "tests/training/test_agent_data.py",
+        "tests/training/callbacks/test_export_callback.py",
+        *(f"tests/training/test_{name}.py" for name in ("validation", "agent_data")),
     ),
     "compute": (
         *(f"tests/training/{name}.py" for name in ("test_token_counts", "callbacks/test_budget")),

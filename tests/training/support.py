@@ -80,18 +80,15 @@ class OneBatch(Dataset):
         return self.batches[index]
 
 
-def quiet_trainer(tmp_path: Path, *, epochs: int = 1, callbacks=()) -> Trainer:
-    return Trainer(
-        default_root_dir=str(tmp_path),
-        max_epochs=epochs,
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=list(callbacks),
-    )
+def quiet_trainer(tmp_path: Path, *, epochs: int = 1, callbacks=(), **settings) -> Trainer:
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    where = {"default_root_dir": str(tmp_path), "accelerator": "cpu", "devices": 1}
+    return Trainer(max_epochs=epochs, callbacks=list(callbacks), **{**where, **quiet, **settings})
 
 
 class Snoop(StepCallback):
@@ -135,7 +132,9 @@ def arguments(run: Path, index: Path, *, epochs: int, algorithm: str = "st_ppo",
     }
     config, task = index / "test-config.yaml", CONFIGS / "experiments" / "starter.yaml"
     config.write_text(
-        task.read_text().replace("every: 5", "every: 2").replace("limit_per_kind: 40", "limit_per_kind: 8")
+        task.read_text()
+        .replace("every_n_epoch: 5", "every_n_epoch: 2")
+        .replace("limit_per_kind: 40", "limit_per_kind: 8")
     )
     return [
         "--config",

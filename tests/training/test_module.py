@@ -14,6 +14,7 @@ from medagent.errors import ConfigError
 from medagent.training.advantages import GAE
 from medagent.training.batching import split_by_length
 from medagent.training.callbacks import ClippingBiasCorrection, TurnLevelSampling
+from medagent.training.default_callbacks import rates_of
 from medagent.training.experience import loss_weights
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
@@ -157,11 +158,8 @@ def test_learning_rates_decay_together_and_warm_up_and_rollback_change_the_polic
     ):
         module = make_module(policy_lr=0.2, critic_lr=0.4, **settings)
         module.policy_lr_scale = scale
-        optimizer = module.configure_optimizers()
-        module.trainer = SimpleNamespace(optimizers=[optimizer], current_epoch=epoch)  # type: ignore[assignment]
-        module.on_train_epoch_start()
-        rates = {group["name"]: group["lr"] for group in optimizer.param_groups}
-        assert rates == pytest.approx({"policy": 0.2 * scale * policy, "critic": 0.4 * critic}), (settings, epoch)
+        wanted = {"policy": 0.2 * scale * policy, "critic": 0.4 * critic}
+        assert rates_of(module, epoch) == pytest.approx(wanted), (settings, epoch)
 
 
 @pytest.mark.parametrize("kl", ["reward", "loss"])

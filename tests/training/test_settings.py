@@ -36,8 +36,9 @@ from tests.training.support import arguments, make_data, make_module
 NAN, INF = math.nan, math.inf
 # Arguments of the trainer that do what they say, though the help does not list them.
 KEPT = set(
-    "plugins num_sanity_val_steps enable_model_summary deterministic benchmark inference_mode use_distributed_sampler "
-    "detect_anomaly reload_dataloaders_every_n_epochs enable_autolog_hparams model_registry".split()
+    "plugins limit_val_batches num_sanity_val_steps enable_model_summary deterministic benchmark inference_mode "
+    "use_distributed_sampler detect_anomaly reload_dataloaders_every_n_epochs enable_autolog_hparams "
+    "model_registry".split()
 )
 STRATEGIES, CALLBACKS, PLUGINS = (f"lightning.pytorch.{name}" for name in ("strategies", "callbacks", "plugins"))
 SHARDED = "medagent.training.sharding.ShardedBase"
@@ -55,11 +56,10 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "limit_train_batches": ((0.5, 1), "data.num_questions"),
     "accumulate_grad_batches": ((2,), "data.num_micro_batches"),
     "overfit_batches": ((2, 0.1), "benchmark of few questions"),
-    "limit_val_batches": ((0,), "HeldOutEvaluation"),
-    "limit_test_batches": ((5,), "HeldOutEvaluation"),
-    "limit_predict_batches": ((0.1,), "HeldOutEvaluation"),
-    "val_check_interval": ((10,), "HeldOutEvaluation"),
-    "check_val_every_n_epoch": ((4,), "HeldOutEvaluation"),
+    "limit_test_batches": ((5,), "data.val_benchmark"),
+    "limit_predict_batches": ((0.1,), "data.val_benchmark"),
+    "val_check_interval": ((10,), "check_val_every_n_epoch"),
+    "check_val_every_n_epoch": ((0, None), "1 iteration or more"),
     "sync_batchnorm": ((True,), "frozen base"),
     "enable_checkpointing": ((False,), "goes on from its checkpoints"),
     "log_every_n_steps": ((50,), "come once"),
@@ -110,7 +110,7 @@ TAKEN: dict[str, tuple[object, ...]] = {
 def test_every_argument_of_the_trainer_is_decided_on() -> None:
     ruled = {name for rule in TRAINER_RULES for name in rule.names}
     assert ruled | set(SUPPORTED) | KEPT == set(inspect.signature(Trainer.__init__).parameters) - {"self"}
-    assert ruled & set(SUPPORTED) == {"max_epochs"}
+    assert ruled & set(SUPPORTED) == {"max_epochs", "check_val_every_n_epoch"}
     assert ruled <= set(REFUSED)
 
 

@@ -17,7 +17,6 @@ from medagent.training.callbacks import AgentExport
 from medagent.training.execution import Execution
 from medagent.training.module import AgentModule
 from medagent.training.run import newest_checkpoint, run_checkpoints
-from medagent.training.settings import check_trainer_settings
 from tests.training.support import OneBatch, make_data, make_module, quiet_trainer, small_experience
 
 
@@ -69,20 +68,6 @@ def test_a_stop_inside_an_iteration_is_an_error(hook: str, tmp_path: Path) -> No
     with pytest.raises(ConfigError, match=r"should_stop: found true in iteration 0 after step 1 of 2"):
         trainer.fit(*parts(2))
     quiet_trainer(tmp_path, callbacks=[StopAt("batch")]).fit(*parts(1))  # the last one of an iteration may
-
-
-def test_early_stopping_that_would_never_look_is_refused() -> None:
-    path = "lightning.pytorch.callbacks.EarlyStopping"
-    for value in (False, True, None):
-        made = EarlyStopping("policy/loss", check_on_train_epoch_end=value)
-        named = {"class_path": path, "init_args": {"monitor": "policy/loss", "check_on_train_epoch_end": value}}
-        for callback in (made, named):
-            if value is False:
-                with pytest.raises(ConfigError, match="no validation runs here"):
-                    check_trainer_settings({"callbacks": [callback]})
-            else:
-                check_trainer_settings({"callbacks": [callback]})
-    check_trainer_settings({"callbacks": [{"class_path": path, "init_args": {"monitor": "policy/loss"}}]})
 
 
 class Fail(Callback):

@@ -4,7 +4,6 @@ from medagent.training.callbacks.budget import ComputeBudget
 from medagent.training.callbacks.collapse_monitor import CollapseMonitor
 from medagent.training.callbacks.correction import ClippingBiasCorrection
 from medagent.training.callbacks.export import AgentExport
-from medagent.training.callbacks.held_out import HeldOutEvaluation
 from medagent.training.callbacks.importance_level import SequenceLevelSampling, TurnLevelSampling
 from medagent.training.callbacks.progress import ProgressLine
 from medagent.training.callbacks.rollout_files import RolloutRecords
@@ -14,7 +13,6 @@ __all__ = [
     "ClippingBiasCorrection",
     "CollapseMonitor",
     "ComputeBudget",
-    "HeldOutEvaluation",
     "ProgressLine",
     "RolloutRecords",
     "SequenceLevelSampling",

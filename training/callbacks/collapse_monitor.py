@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 import torch
 from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.training.callbacks.collapse_signs import HELD_OUT, WATCHED, CollapseDetector, CollapseVerdict, Thresholds
 from medagent.training.callbacks.export import AgentExport
-from medagent.training.callbacks.held_out import HeldOutEvaluation
 from medagent.training.data import RolloutData
 from medagent.training.default_callbacks import log_at_once
 from medagent.training.module import AgentModule
@@ -75,7 +75,12 @@ class CollapseMonitor(Callback):
             trainer.should_stop = True
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse to judge one policy by the rollouts of another."""
+        """Refuse to judge one policy by the rollouts of another, and rates that it could not lower."""
+        if self._action == "rollback" and is_overridden("configure_optimizers", pl_module, AgentModule):
+            raise ConfigError(
+                f"CollapseMonitor.action: found 'rollback' with {type(pl_module).__name__}.configure_optimizers, whose "
+                "rates it does not lower. Use action: stop or report."
+            )
         data = getattr(trainer, "datamodule", None)
         if self._action != "report" and isinstance(data, RolloutData) and data.off_policy.staleness:
             raise ConfigError(
@@ -110,15 +115,16 @@ class CollapseMonitor(Callback):
                 self._sums[name] += float(trainer.callback_metrics[name])  # type: ignore[assignment]
                 self._counts[name] += 1
 
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take this iteration's accuracy on held-out questions."""
+        if HELD_OUT in trainer.callback_metrics:
+            self._sums[HELD_OUT] = float(trainer.callback_metrics[HELD_OUT])  # type: ignore[assignment]
+            self._counts[HELD_OUT] = 1
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Judge the iteration and act."""
         assert isinstance(pl_module, AgentModule)
         found = {name: self._sums[name] / self._counts[name] for name in self._counts}
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, HeldOutEvaluation) and callback.latest:
-                epoch, accuracy = callback.latest
-                if epoch == trainer.current_epoch:  # a callback after this one has not measured it yet
-                    found[HELD_OUT] = accuracy
         names = sorted(found)
         means = torch.tensor([found[name] for name in names])
         means = over_ranks(trainer, means, "mean")  # every rank must come to the same verdict

@@ -148,6 +148,11 @@ class ClippingBiasCorrection(StepCallback):
                 "(training.objectives.ClippedSurrogate)."
             )
         policy = trainer.optimizers[0].param_groups[0]
+        if policy.get("name") != "policy":
+            raise ConfigError(
+                f"ClippingBiasCorrection: found an optimizer of {type(pl_module).__name__} whose first group is not "
+                "named policy, wanted AgentModule.parameter_groups: it scales that group's step."
+            )
         if self._applied_to.endswith("step") and policy["weight_decay"] != 0:
             raise ConfigError(
                 f"ClippingBiasCorrection on the step: found model.weight_decay {policy['weight_decay']}, wanted 0, or "

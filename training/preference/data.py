@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from medagent.agent import Agent
 from medagent.errors import ConfigError
+from medagent.evaluation.benchmarks import Benchmark
 from medagent.retrieval.retriever import Retriever
 from medagent.training.agent_data import AgentSettings
 from medagent.training.engines import Engine, InProcessEngine
@@ -55,6 +56,8 @@ class PreferenceData(PassData[PreferencePair]):
         batch_size: int = 16,
         num_micro_batches: int = 1,
         held_out: float = 0.05,
+        val_benchmark: Benchmark | None = None,
+        allowed_contamination: float = 0.0,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -64,6 +67,8 @@ class PreferenceData(PassData[PreferencePair]):
             batch_size=batch_size,
             num_micro_batches=num_micro_batches,
             held_out=held_out,
+            val_benchmark=val_benchmark,
+            allowed_contamination=allowed_contamination,
             seed=seed,
         )
         self.source = pairs
@@ -74,6 +79,7 @@ class PreferenceData(PassData[PreferencePair]):
         self.questions = self.source.questions(settings.protocol)
         if not self.questions:
             raise ConfigError("data.pairs: found no question. Give a benchmark, or a file, that has some.")
+        self.check_validation()
         self.start_engine(module, settings.protocol.encode_prompt(module.tokenizer, self.questions[0]))
 
     def work(self, world_size: int) -> Work:

@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from medagent.errors import ConfigError
 from medagent.retrieval.bibliography import Bibliography
 from medagent.retrieval.passages import Hit, Passage
 from medagent.routing_record import RoutingRecord
@@ -82,6 +83,16 @@ class StaleRollouts:
 
     def _path(self, iteration: int) -> Path:
         return self._folder / f"{iteration:06d}.rank{self._rank}.jsonl"
+
+
+def check_ranks(run: Path, world_size: int) -> None:
+    """Raise ConfigError if other ranks' rollouts wait in the run's folder."""
+    ranks = len({path.name.split(".")[1] for path in (run / FOLDER).glob("*.jsonl")})
+    if ranks not in (0, world_size):
+        raise ConfigError(
+            f"data.off_policy.staleness: found rollouts of {ranks} ranks in {run / FOLDER}, wanted those of "
+            f"{world_size}. Go on with {ranks} ranks, by trainer.devices and trainer.num_nodes."
+        )
 
 
 def write_rollouts(path: Path, rollouts: Sequence[Rollout]) -> None:

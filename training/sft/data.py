@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import rollout_seed
 from medagent.errors import ConfigError
+from medagent.evaluation.benchmarks import Benchmark
 from medagent.models.text_length import check_text_length
 from medagent.policies.turn_ends import first_end
 from medagent.protocol import Piece, TurnProtocol, encode
@@ -227,9 +228,18 @@ class PassData(AgentData, Generic[Item]):
         batch_size: int,
         num_micro_batches: int,
         held_out: float,
+        val_benchmark: Benchmark | None,
+        allowed_contamination: float,
         seed: int,
     ) -> None:
-        super().__init__(agent, retriever, engine, seed=seed)
+        super().__init__(
+            agent,
+            retriever,
+            engine,
+            val_benchmark=val_benchmark,
+            allowed_contamination=allowed_contamination,
+            seed=seed,
+        )
         num_held_out(held_out, 0)  # refuses what is no share
         if batch_size < num_micro_batches:
             raise ConfigError(

@@ -20,9 +20,9 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from medagent.errors import ConfigError
+from medagent.evaluation.benchmarks import Benchmark
 from medagent.retrieval.retriever import Retriever
 from medagent.training.agent_data import AgentSettings
-from medagent.training.callbacks.held_out import HeldOutEvaluation
 from medagent.training.default_callbacks import log_at_once
 from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.execution import Execution
@@ -109,6 +109,8 @@ class SupervisedData(PassData[Rollout]):
         batch_size: int = 32,
         num_micro_batches: int = 1,
         held_out: float = 0.05,
+        val_benchmark: Benchmark | None = None,
+        allowed_contamination: float = 0.0,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -118,6 +120,8 @@ class SupervisedData(PassData[Rollout]):
             batch_size=batch_size,
             num_micro_batches=num_micro_batches,
             held_out=held_out,
+            val_benchmark=val_benchmark,
+            allowed_contamination=allowed_contamination,
             seed=seed,
         )
         if not isinstance(engine, InProcessEngine):
@@ -131,11 +135,9 @@ class SupervisedData(PassData[Rollout]):
     def setup(self, stage: str) -> None:
         """Collect the dialogues, or read those that the run's folder holds."""
         trainer, module = self.fitted(SupervisedModule)
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        watched = any(isinstance(callback, HeldOutEvaluation) for callback in callbacks)
-        if isinstance(trainer.strategy, ShardedBase) and watched:
+        if isinstance(trainer.strategy, ShardedBase) and self.val_questions:
             raise ConfigError(
-                "HeldOutEvaluation in medagent sft with ShardedBase: answers would need a whole copy of the base on "
+                "data.val_benchmark in medagent sft with ShardedBase: answers would need a whole copy of the base on "
                 "each rank. Leave it out, and measure the export."
             )
         settings = self.agent_settings
@@ -160,6 +162,7 @@ class SupervisedData(PassData[Rollout]):
             **{f"sft/part_{name}": float(count) for name, count in self.demonstrations.parts.items()},
         }
         self.questions = [rollout.question for rollout in self.items]
+        self.check_validation()
 
     def work(self, world_size: int) -> Work:
         """A rank's work in memory: one optimizer step, of dialogues as long as the longest one."""

@@ -14,8 +14,7 @@ from lightning import Callback, LightningModule, Trainer
 
 from medagent.agent_folder import load_agent
 from medagent.errors import ConfigError
-from medagent.evaluation.benchmarks import StarterBenchmark
-from medagent.training.callbacks import HeldOutEvaluation, collapse_monitor
+from medagent.training.callbacks import collapse_monitor
 from medagent.training.callbacks.collapse_monitor import CollapseMonitor
 from medagent.training.callbacks.collapse_signs import HELD_OUT, CollapseDetector, Thresholds
 from medagent.training.callbacks.export import read_metrics
@@ -245,16 +244,20 @@ def test_a_detector_goes_on_from_its_state_as_if_it_had_not_stopped() -> None:
             assert [second.observe(each) for each in rows[at:]] == [whole.observe(each) for each in rows[at:]]
 
 
-@pytest.mark.parametrize(("measured", "heard"), [(None, False), ((3, 0.4), False), ((4, 0.4), True)])
-def test_only_this_iterations_held_out_accuracy_is_judged(measured, heard: bool, monkeypatch) -> None:
+@pytest.mark.parametrize("heard", [False, True])
+def test_only_this_iterations_held_out_accuracy_is_judged(heard: bool, monkeypatch) -> None:
     module, monitor = make_module(), CollapseMonitor(action="report")
-    held = HeldOutEvaluation(StarterBenchmark("validation", limit_per_kind=1))
-    held.latest = measured
     monkeypatch.setattr(module, "log_dict", lambda *row, **settings: None)
+    trainer: Any = SimpleNamespace(
+        callback_metrics={HELD_OUT: 0.4}, world_size=1, current_epoch=4, loggers=[], global_step=0
+    )
+    monitor.on_validation_end(trainer, module)  # of the iteration before
+    monitor.on_train_epoch_start(trainer, module)
     monitor._sums.update({"reward/success": 1})
     monitor._counts.update({"reward/success": 2})
-    trainer = SimpleNamespace(callbacks=[held, monitor], world_size=1, current_epoch=4, loggers=[], global_step=0)
-    monitor.on_train_epoch_end(trainer, module)  # type: ignore[arg-type]
+    if heard:
+        monitor.on_validation_end(trainer, module)
+    monitor.on_train_epoch_end(trainer, module)
     assert monitor._detector.rows == [{"reward/success": 0.5, **({HELD_OUT: pytest.approx(0.4)} if heard else {})}]
 
 
