@@ -203,5 +203,7 @@ def open_agent(
         longest, limits = longest_text(weights.config), UNTRAINED_LIMITS
         if longest is not None:
             limits = replace(limits, max_total_tokens=min(limits.max_total_tokens, longest.tokens))
-        return Agent(HFPolicy(weights, tokenizer, lockstep=lockstep), retriever, protocol, limits, trained=False)
+        return Agent(
+            HFPolicy(weights, tokenizer, lockstep=lockstep, refill=True), retriever, protocol, limits, trained=False
+        )
     return load_agent(Path(model_path(STARTER)), retriever=retriever, lockstep=lockstep)

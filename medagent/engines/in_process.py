@@ -47,7 +47,7 @@ class InProcessEngine(Engine):
         """See `Engine.open`. Raises `ConfigError` if the agent's limits exceed the texts that its model reads."""
         model, tokenizer = load_weights(folder, spec)
         check_text_length(model.config, spec.limits.max_total_tokens, f"agent {folder}")
-        return HFPolicy(model, tokenizer, lockstep=lockstep)
+        return HFPolicy(model, tokenizer, lockstep=lockstep, refill=True)
 
     def start(self, weights: PolicyWeights, setup: EngineSetup) -> None:
         """See `Engine.start`: refuses a base that is sharded."""

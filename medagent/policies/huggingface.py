@@ -35,10 +35,11 @@ JOIN_SHARE, JOIN_STEPS = 8, 8  # rows join when they are an eighth of the runnin
 class HFPolicy:
     """Samples turns with a causal language model.
 
-    Batching is continuous: sessions join rows that are being sampled. With `lockstep` they join at tokens that follow
-    from what was sampled, and not from how long a search took. Batches are then the same in every run, hence the same
-    numbers; training and evaluation use it. It waits for all open sessions, and serving must not. A model that cannot
-    be sampled so is refused when the policy is made.
+    With `lockstep`, a batch starts when every open session waits. Batches are then the same in every run, hence the
+    same numbers; training and evaluation use it. With `refill`, sessions join the batch as others end, at tokens that
+    follow from what was sampled and not from how long a search took. Each session must then go on, or close, while the
+    others are sampled. Without `lockstep`, waiting sessions join at any token, as serving needs. A model that cannot be
+    sampled so is refused when the policy is made.
 
     With `record_routing`, turns of a mixture of experts carry the experts of each token that was read for them.
     """
@@ -49,9 +50,10 @@ class HFPolicy:
         tokenizer: PreTrainedTokenizerBase,
         *,
         lockstep: bool = True,
+        refill: bool = False,
         record_routing: bool = False,
     ) -> None:
-        self.model, self.tokenizer, self._lockstep = model, tokenizer, lockstep
+        self.model, self.tokenizer, self._lockstep, self._refill = model, tokenizer, lockstep, refill
         use_grouped_attention(model)
         self.end_ids = end_token_ids(tokenizer, model)
         sampler = Sampler(model, tokenizer, shape_of(model), keep_views=lockstep)
@@ -153,7 +155,7 @@ class HFPolicy:
                     rows = self._without_closed(rows)
                     # Each time rows join, all caches move to a larger buffer.
                     if self._lockstep:
-                        worth_it = JOIN_SHARE * (begun - len(rows)) >= len(rows)
+                        worth_it = not rows or (self._refill and JOIN_SHARE * (begun - len(rows)) >= len(rows))
                         if worth_it and rows:
                             self._changed.wait_for(self._all_sample_or_wait)
                             begun = len(rows)

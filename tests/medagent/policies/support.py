@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import starmap
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from medagent.policies.huggingface import HFPolicy, HFSession
+from medagent.policies.huggingface import HFPolicy
 from medagent.policy import Policy, SampledTurn
 from medagent.protocol import Block, TagProtocol
 
@@ -89,24 +88,23 @@ def one_turn(
 def two_dialogues(policy: HFPolicy) -> list[tuple[list[int], list[int], list[float]]]:
     """Two dialogues of two turns, sampled together: their texts, the places of sampled tokens and their log-probs."""
 
-    async def dialogue(number: int, session: HFSession) -> tuple[list[int], list[int], list[float]]:
-        text: list[int] = [list(range(20, 60)), list(range(30, 47))][number]
-        places: list[int] = []
-        logprobs: list[float] = []
-        session.append(list(text))
-        for _ in range(2):
-            turn = await session.sample(max_tokens=6 + 3 * number)
-            places += range(len(text), len(text) + len(turn.token_ids))
-            logprobs += turn.logprobs
-            observation = list(range(60, 63 + 4 * number))
-            session.append(observation)
-            text += [*turn.token_ids, *observation]
-        session.close()
-        return text, places, logprobs
-
     async def run() -> list[tuple[list[int], list[int], list[float]]]:
         sessions = [policy.open(seed=seed, temperature=1.0, blocks=()) for seed in range(2)]
-        return list(await asyncio.gather(*starmap(dialogue, enumerate(sessions))))
+        texts, places = [list(range(20, 60)), list(range(30, 47))], [[], []]
+        logprobs: list[list[float]] = [[], []]
+        for session, text in zip(sessions, texts, strict=True):
+            session.append(list(text))
+        for _ in range(2):
+            turns = await asyncio.gather(*(s.sample(max_tokens=6 + 3 * i) for i, s in enumerate(sessions)))
+            for index, turn in enumerate(turns):
+                places[index] += range(len(texts[index]), len(texts[index]) + len(turn.token_ids))
+                logprobs[index] += turn.logprobs
+                observation = list(range(60, 63 + 4 * index))
+                sessions[index].append(observation)
+                texts[index] += [*turn.token_ids, *observation]
+        for session in sessions:
+            session.close()
+        return list(zip(texts, places, logprobs, strict=True))
 
     return asyncio.run(run())
 

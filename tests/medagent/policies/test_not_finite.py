@@ -13,7 +13,7 @@ from medagent.models.base_models import STARTER
 from medagent.models.causal_lm import load_causal_lm, project
 from medagent.policies import batch
 from medagent.policies.completions import CompletionPolicy
-from medagent.policies.huggingface import HFPolicy, HFSession
+from medagent.policies.huggingface import HFPolicy
 from medagent.policy import SampledTurn
 from tests.medagent.policies.support import TAGS, FakeSource, one_turn, word_tokenizer
 
@@ -50,13 +50,7 @@ def test_one_bad_row_fails_alone(starter, monkeypatch, bad: str, lockstep: bool)
         sessions = [policy.open(seed=seed, temperature=1.0, blocks=()) for seed in range(3)]
         for session in sessions:
             session.append(list(PROMPT))
-
-        async def sampled(session: HFSession) -> SampledTurn:
-            turn = await session.sample(max_tokens=24)
-            session.close()
-            return turn
-
-        turns = await asyncio.gather(*map(sampled, sessions), return_exceptions=True)
+        turns = await asyncio.gather(*(s.sample(max_tokens=24) for s in sessions), return_exceptions=True)
         again = next(session for session, turn in zip(sessions, turns, strict=True) if isinstance(turn, PolicyError))
         again.append([3])
         with pytest.raises(PolicyError, match="an earlier turn of this dialogue failed"):
