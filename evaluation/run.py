@@ -148,7 +148,8 @@ def run_plan(
                     done[prediction.key] = prediction
                     on_done(prediction)
 
-                asked_agent.stream(list(left.values()), max_open=concurrency, on_done=keep, max_errors=max_errors)
+                if left:
+                    asked_agent.stream(list(left.values()), max_open=concurrency, on_done=keep, max_errors=max_errors)
         finally:
             reasons = [each.rollout.error for each in done.values() if each.rollout.stop_reason is StopReason.ERROR]
             if len(reasons) == len(done):

@@ -50,7 +50,7 @@ def test_a_run_that_never_learnt_has_not_collapsed() -> None:
 
 
 def test_a_run_without_held_out_accuracies_is_refused() -> None:
-    with pytest.raises(ConfigError, match="every: 1"):
+    with pytest.raises(ConfigError, match="check_val_every_n_epoch 1"):
         outcome([row(0.3)])
 
 
