@@ -99,7 +99,9 @@ def test_prompts_that_do_not_fit_are_refused_or_left_out_once(retriever, tmp_pat
             num_micro_batches=1,
             filter_overlong_prompts=leave_out,
         )
-        data.trainer = SimpleNamespace(lightning_module=make_module(), world_size=1, callbacks=[])
+        data.trainer = SimpleNamespace(
+            lightning_module=make_module(), world_size=1, callbacks=[], default_root_dir=tmp_path
+        )
         data.start_engine = lambda module, prompt_ids: None
         data.setup("fit")
         return data
