@@ -27,7 +27,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_st_ppo_trains_a_mixture_with_r3_and_its_export_loads(base: Path, train_index: Path, tmp_path: Path) -> None:
     way = {"model.execution.gradient_checkpointing": "true", "model.execution.shared_prefixes": "true"}
     run = train_command(settings(tmp_path / "run", train_index, base, epochs=3, **way))

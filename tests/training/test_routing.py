@@ -60,6 +60,7 @@ def sampled(small: Path) -> list[Rollout]:
     return dialogues(InProcessEngine().sync_weights(ModuleWeights(module), version=0), QUESTIONS, tokens=6)
 
 
+@pytest.mark.long
 def test_replay_brings_log_probs_five_times_nearer_in_bfloat16(base: Path) -> None:
     module = made(base, dtype="bfloat16")
     rollouts = dialogues(InProcessEngine().sync_weights(ModuleWeights(module), version=0), QUESTIONS * 2)
