@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_only
 
 
 class ProgressLine(Callback):
@@ -22,12 +23,14 @@ class ProgressLine(Callback):
         self._started = time.monotonic()
         self._first = trainer.current_epoch
 
+    @rank_zero_only
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say that rollouts are being collected, on a terminal."""
         self._epoch_started = time.monotonic()
         if sys.stdout.isatty():
             print(f"\riteration {trainer.current_epoch + 1}: collecting rollouts ...\x1b[K", end="", flush=True)
 
+    @rank_zero_only
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -36,6 +39,7 @@ class ProgressLine(Callback):
             done = f"{batch_idx + 1}/{trainer.num_training_batches}"
             print(f"\riteration {trainer.current_epoch + 1}: updating {done}\x1b[K", end="", flush=True)
 
+    @rank_zero_only
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the iteration's line."""
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
