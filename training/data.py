@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -247,7 +248,7 @@ class _Iteration(IterableDataset[Experience]):
         started = time.perf_counter()
         data.rollouts = self._rollouts(module, iteration)
         rollout_s = time.perf_counter() - started
-        # Those of a resumed run may have been sampled before it began.
+        # A class of the user's may collect otherwise.
         sampling = data.samplings.pop(iteration, None) or SamplingCost(rollout_s, num_actions(data.rollouts))
         module.shared_base.token_counts.read(tokens_to_sample(data.rollouts) + sampling.discarded_tokens)
         reduce, largest = (partial(over_ranks, trainer, op=op) for op in ("sum", "max"))
@@ -325,6 +326,15 @@ class _Iteration(IterableDataset[Experience]):
                 background=data.background,
                 overlap=data.off_policy.overlap,
             )
-            rollouts = kept.take(iteration, last=trainer.max_epochs - 1, collect=collect)
+
+            def collect_and_note(coming: int) -> list[Rollout]:
+                found, cost = collect(coming), data.samplings.get(coming)
+                if cost is not None:
+                    kept.cost_path(coming).write_text(json.dumps(asdict(cost)))
+                return found
+
+            rollouts = kept.take(iteration, last=trainer.max_epochs - 1, collect=collect_and_note)
+            if (noted := kept.cost_path(iteration)).exists():
+                data.samplings[iteration] = SamplingCost(**json.loads(noted.read_text()))
         data.engine.sleep()
         return rollouts

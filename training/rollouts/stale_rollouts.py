@@ -76,10 +76,14 @@ class StaleRollouts:
             else:
                 roll_out()
         # The one before is kept: a torn newest checkpoint sends the run back by one iteration.
-        for path in self._folder.glob(f"*.rank{self._rank}.jsonl"):
+        for path in self._folder.glob(f"*.rank{self._rank}.json*"):
             if int(path.name.split(".")[0]) < iteration - 1:
                 path.unlink()
         return read_rollouts(self._path(iteration))
+
+    def cost_path(self, iteration: int) -> Path:
+        """Where the caller may keep what the rollouts of an iteration cost. The file goes with theirs."""
+        return self._path(iteration).with_suffix(".json")
 
     def _path(self, iteration: int) -> Path:
         return self._folder / f"{iteration:06d}.rank{self._rank}.jsonl"
@@ -124,6 +128,7 @@ def _rollout(row: dict[str, Any]) -> Rollout:
             "gold_passage_ids": tuple(row["question"]["gold_passage_ids"]),
             "aliases": tuple(row["question"]["aliases"]),
             "items": tuple(map(tuple, row["question"].get("items", ()))),
+            "bounds": tuple(bounds) if (bounds := row["question"].get("bounds")) else None,
         }
     )
     return Rollout(
