@@ -40,7 +40,7 @@ def settings_of(name: str, arm: str) -> dict[str, Any]:
     parsed.pop("config")
     found = parsed.as_dict()
     algorithm = found.pop("algorithm")["callbacks"]  # an arm may write as its own what an algorithm brings
-    found["trainer"]["callbacks"] = sorted([*algorithm, *found["trainer"]["callbacks"]], key=str)
+    found["trainer"]["callbacks"] = sorted([*algorithm, *(found["trainer"]["callbacks"] or [])], key=str)
     return found
 
 
