@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from medagent.agent import Agent, Job
+from medagent.agent_folder import open_agent
 from medagent.errors import PolicyError
 from medagent.policies import batch
 from medagent.policies.huggingface import HFPolicy, HFSession
@@ -79,7 +80,7 @@ def test_evaluation_refills_its_batch_and_no_delay_changes_it(starter, retriever
         return found, list(shapes)
 
     monkeypatch.setattr(batch, "hidden_states", noting)
-    runs = [asked(replace(make_agent(starter, retriever, refill=True), retriever=Slow(seed))) for seed in range(3)]
+    runs = [asked(open_agent("starter", index=None, lockstep=True, retriever=Slow(seed))) for seed in range(3)]
     assert runs[0] == runs[1] == runs[2]
     sampling = [rows for rows, width in runs[0][1] if width == 1]
     assert sum(sampling) / len(sampling) > 5  # of at most 8; 4.0 if each batch waits for its longest turn
