@@ -45,7 +45,7 @@ def test_healthy_syncs_raise_no_alarm(engine) -> None:
     module = make_module(dtype)
     for version in range(6):
         made.sync_weights(ModuleWeights(module), version=version)
-        assert made.metrics()["sampler/probe_gap"] < {"float32": 1e-4, "bfloat16": 0.1}[dtype]
+        assert made.metrics()["sampler/probe_gap"] < {"float32": 1e-4, "bfloat16": 0.2}[dtype]  # alarm at 1e-2 and 0.5
         small_step(module)
         small_step(module)
 
