@@ -22,7 +22,7 @@ from medagent.retrieval.analysis import GREEK, STOPWORDS
 
 _CONTRACTED = re.compile(r"(?<=\w)(?:n['\u2019]t|['\u2019](?:re|ve|ll|m|d))\b", re.IGNORECASE)
 # A letter, a number or a degree that tells names apart belongs to its word: "hepatitis A", "type 1", "second-degree".
-_TOKEN = re.compile(
+TOKEN = re.compile(
     r"\b(?P<kind>hepatitis|vitamin|influenza|types?|group|factor|class|grade|stage|phase|trisomy|il|interleukin|"
     r"protein|hemophilia|haemophilia|chromosome|complement|category)[ -](?P<which>[a-z]|\d{1,2}|i{1,3}|iv)\b"
     r"|\b(?P<rank>first|second|third|fourth|1st|2nd|3rd)[ -](?P<of>degree|trimester|generation|line|stage)\b"
@@ -91,7 +91,7 @@ def form(word: str) -> str:
 def named_words(text: str) -> list[tuple[str, str]]:
     """The words of a text but stop words, in order: form, and as it is written. "Hepatitis A" is one word."""
     found = []
-    for match in _TOKEN.finditer(_CONTRACTED.sub("", _POSSESSIVE.sub("", text))):
+    for match in TOKEN.finditer(_CONTRACTED.sub("", _POSSESSIVE.sub("", text))):
         bound = match["kind"] or match["rank"]
         low = folded(bound + (match["which"] or match["of"]) if bound else match[0])
         if low and low not in STOPWORDS:

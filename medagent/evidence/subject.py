@@ -1,0 +1,166 @@
+"""Whether a passage is about the subject that a question asks of, about a narrower one, or about another.
+
+Both directions count. The question's words must stand in the passage. The name under which the passage speaks of the
+subject must add no word that narrows it: "cryptococcal meningitis" is narrower than "meningitis". Words that frame a
+heading ("guideline", "what you need to know about") narrow nothing, nor does another word of the question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Literal
+
+import yaml
+
+from medagent.evidence.drugs_and_doses import named_in
+from medagent.evidence.reading import LONG_SUBJECT, Asked
+from medagent.evidence.sentences import without_sort
+from medagent.evidence.words import FRAME, TOKEN, describes, folded, form, forms, named_words, without_kinds
+from medagent.retrieval.passages import Passage
+from medagent.types import Question
+
+
+@dataclass(frozen=True)
+class SubjectMatch:
+    """How a passage's subject stands to the asked one; `name` is the narrower one's, as the passage writes it."""
+
+    kind: Literal["same", "narrower", "other"]
+    name: str = ""
+
+
+SAME, OTHER = SubjectMatch("same"), SubjectMatch("other")
+_LATIN = re.compile(r"insipid\w*|\w{3,}(?:emia|itis|osis|oma|opath(?:y|ies)|encephaly)$")
+_ADJECTIVE = re.compile(r"\w{3,}(?:al|ic|ous|ary|oid)$")
+_LETTERED = re.compile(r"\b(hepatitis|vitamin|influenza|ha?emophilia)[ -](?:[a-e]|\d{1,2})\b", re.IGNORECASE)
+_NUMBERING = re.compile(
+    r"^\W*(?:\d+[.)]\s*)+|\b(?:chapter|part|section|unit|module|lecture|volume|version|v)[ .]*\d+\b"
+)
+_NUMBER = re.compile(r"[a-z]*\d{3,}|\d+(?:st|nd|rd|th)")  # a year, a code
+_PIECES = re.compile(r"[:;?!/|()\[\]_\n\u2013\u2014]|\s-\s|\b(?:for|against|vs|versus)\b", re.IGNORECASE)
+_BOTH = re.compile(r"([^,]+?)\s*(?:\band\b|&)\s*([^,]+)", re.IGNORECASE)
+_JOINED = re.compile(r"[\s-]?(?:['\u2019]s?\s)?")
+Run = tuple[str, ...]  # the forms of neighbouring words
+
+
+@lru_cache(maxsize=1)
+def _words() -> dict[str, frozenset[str]]:
+    """The forms of the words of each list of the packaged file."""
+    lists = yaml.safe_load(files("medagent.evidence").joinpath("subject_words.yaml").read_text(encoding="utf-8"))
+    found = {name: frozenset(form(folded(word)) for word in words.split()) for name, words in lists.items()}
+    return found | {"framing": found["framing"] | frozenset(map(form, FRAME))}
+
+
+def match_subject(question: Question | str, passage: Passage, sentence: str | None = None) -> SubjectMatch:
+    """How the subject of a passage, or of one of its sentences under its heading, stands to that of a question.
+
+    Without a sentence the whole text is read. A question that describes its subject, or a case, is narrowed by no name.
+    """
+    read, said = _read(question if isinstance(question, str) else question.text), sentence
+    if said is None:
+        said = passage.text
+    if not read.asked.named_in(_loose(f"{passage.heading}\n{said}")):
+        return OTHER
+    if not read.runs:
+        return SAME
+    parts = [part for part in (passage.title, passage.section) if part]
+    headed = [(run, match) for part in parts for run, match in read.of_heading(part, said)]
+    for _, match in headed:
+        if match is not SAME:
+            return match
+    if not headed or sentence is not None:
+        for match in read.of_text(said, [run for run, _ in headed] or read.runs):
+            if match is not SAME:
+                return match
+    return SubjectMatch("narrower", passage.heading) if read.narrows_alone(passage.section) else SAME
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A question: what it asks for, its subject's names as runs of words, and the forms of all its words."""
+
+    asked: Asked
+    runs: tuple[Run, ...]
+    words: frozenset[str]
+
+    def _extras(self, text: str) -> frozenset[str]:
+        """The forms in a heading that are no frame, no number, no drug and no word of the question."""
+        rest = forms(_NUMBERING.sub(" ", text.lower())) - self.words - _words()["framing"]
+        return frozenset(each for each in rest if not _NUMBER.fullmatch(each) and not named_in(each).drugs)
+
+    def of_heading(self, heading: str, said: str) -> list[tuple[Run, SubjectMatch]]:
+        """For each name of the subject that a heading has, whether the first piece with it narrows it.
+
+        If a heading joins two things by "and", a sentence that has the name decides.
+        """
+        found = []
+        for run in self.runs:
+            piece = next((each for each in _PIECES.split(heading) if set(run) <= _loose(each)), None)
+            if piece is None:
+                continue
+            both = _BOTH.fullmatch(piece)
+            alone = both and any(set(run) <= _loose(each) and not self._extras(each) for each in both.groups())
+            same = not self._extras(piece) or (alone and self.of_text(said, [run]) == [SAME])
+            found.append((run, SAME if same else SubjectMatch("narrower", heading)))
+        return found
+
+    def of_text(self, text: str, runs: Sequence[Run]) -> list[SubjectMatch]:
+        """For each of the names that a text has, whether it stands there without a word that narrows it."""
+        found = []
+        for run in runs:
+            named = [match for phrase in _phrases(text, self.words) if (match := self._of_phrase(phrase, run))]
+            if named:
+                found.append(SAME if SAME in named else named[0])
+        return found
+
+    def _of_phrase(self, phrase: list[tuple[str, str]], run: Run) -> SubjectMatch | None:
+        at = [each for each, _ in phrase]
+        start = next((i for i in range(len(at)) if tuple(at[i : i + len(run)]) == run), None)
+        if start is None:
+            return None
+        end = start + len(run)
+        end += end < len(at) and at[end] not in self.words and bool(_LATIN.fullmatch(folded(phrase[end][1])))
+        if frozenset(at[:end]) <= self.words | _words()["framing"]:
+            return SAME
+        return SubjectMatch("narrower", " ".join(word for _, word in phrase[:end]))
+
+    def narrows_alone(self, section: str) -> bool:
+        """Whether a section has nothing but words that narrow what its document is about: "In children"."""
+        rest = self._extras(section)
+        adjectives = {form(word) for word in re.findall(r"\w+", folded(section)) if _ADJECTIVE.fullmatch(word)}
+        return bool(rest) and rest <= _words()["populations"] | adjectives
+
+
+@lru_cache(maxsize=4_096)
+def _read(text: str) -> _Question:
+    asked = Asked.of(Question("", text))
+    case = describes(text) or len(asked.subject) > LONG_SUBJECT
+    subject = frozenset(asked.subject)
+    phrases = () if case else _phrases(without_kinds(without_sort(text)), subject, alone=True)
+    return _Question(asked, tuple(tuple(each for each, _ in phrase) for phrase in phrases), _loose(text))
+
+
+def _loose(text: str) -> frozenset[str]:
+    """The forms of a text's words; "hepatitis C" is also "hepatitis"."""
+    return forms(text) | forms(_LETTERED.sub(r"\1", text))
+
+
+def _phrases(text: str, names: frozenset[str], *, alone: bool = False) -> list[list[tuple[str, str]]]:
+    """Neighbouring words, as form and word: those in `names`, and unless `alone` those that may narrow one."""
+    found: list[list[tuple[str, str]]] = [[]]
+    end = 0
+    for match in TOKEN.finditer(text):
+        if not _JOINED.fullmatch(text[end : match.start()]):
+            found.append([])
+        end = match.end()
+        ((each, word),) = named_words(match[0]) or [("", "")]
+        plain = folded(word)
+        plural = plain.endswith("s") and not plain.endswith(("ss", "us", "is"))  # or a verb
+        if each and (each in names or not (alone or plural or each in _words()["breaks"])):
+            found[-1].append((each, word))
+        else:
+            found.append([])
+    return [phrase for phrase in found if phrase]
