@@ -1,4 +1,4 @@
-"""Prompts for models that were not trained for tags: plain ones, or the likelihood of each option."""
+"""Prompts for models that were not trained for tags: plain ones, numbered sentences, likelihoods of options."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from medagent.evaluation.benchmarks.source import BenchmarkSource
 from medagent.evaluation.likelihood import LikelihoodAgent, LikelihoodProtocol
 from medagent.evaluation.modes import ONE_TURN_MODES, Mode
 from medagent.evaluation.names import Prompting
+from medagent.lines import PlainLinesProtocol
 from medagent.plain_protocol import PlainProtocol
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import TagProtocol
@@ -20,6 +21,7 @@ from medagent.types import Question
 DESCRIPTIONS: dict[str, str] = {
     "tags": "by the agent's protocol",
     "plain": 'plainly, for a last line "Answer: ..."',
+    "lines": "for the numbers of sentences",
     "likelihood": "for the likeliest letter",
     "likelihood_of_texts": "for the option with the likeliest text per byte",
 }
@@ -43,13 +45,15 @@ def with_prompting(
         raise InputError(
             f"--prompting {way}: found the agent {name}, wanted an untrained model (hf:MODEL) or an endpoint."
         )
-    if wrong := [mode.value for mode in modes if mode not in ONE_TURN_MODES]:
+    allowed = [mode for mode in ONE_TURN_MODES if way != "lines" or mode is not Mode.CLOSED_BOOK]
+    if wrong := [mode.value for mode in modes if mode not in allowed]:
         raise InputError(
-            f"--prompting {way}: found mode {wrong[0]}, wanted some of {', '.join(ONE_TURN_MODES)}: no search can be "
-            "asked for without tags. Set --modes."
+            f"--prompting {way}: found mode {wrong[0]}, wanted some of {', '.join(allowed)}: no search can be asked "
+            "for without tags, and lines are of passages. Set --modes."
         )
-    if way == "plain":
-        return replace(agent, protocol=PlainProtocol(chat=agent.protocol.chat, date=agent.protocol.date))
+    if way in ("plain", "lines"):
+        made = PlainProtocol if way == "plain" else PlainLinesProtocol
+        return replace(agent, protocol=made(chat=agent.protocol.chat, date=agent.protocol.date))
     if not isinstance(agent.policy, HFPolicy):
         raise InputError(
             f"--prompting {way}: found an endpoint, wanted hf:MODEL: endpoints tell no likelihoods of options."

@@ -47,6 +47,7 @@ def readable(rollout: Rollout) -> dict[str, Any]:
             for turn in rollout.turns
         ],
         "answer": rollout.answer,
+        **({"quoted": True} if rollout.turns and rollout.turns[-1].quoted else {}),
         "letter": result.letter,
         "lenient_letter": result.lenient_letter,
         "verdict": result.verdict.value,
@@ -102,7 +103,7 @@ def rollout_from(row: Mapping[str, Any]) -> Rollout:
         for turn in row["turns"]
     ]
     if turns and row["answer"] is not None:
-        turns[-1] = Turn((), (), turns[-1].text, answer=row["answer"])
+        turns[-1] = Turn((), (), turns[-1].text, answer=row["answer"], quoted=row.get("quoted", False))
     return Rollout(
         question,
         (),

@@ -206,10 +206,10 @@ class Agent:
         tokenizer, limits = self.policy.tokenizer, self.limits
         prompt_ids, turns = await self._beginning(job, batcher)
         session.append(list(prompt_ids))
-        total, num_shown, num_searches = len(prompt_ids), 0, len(turns)
+        total, num_searches = len(prompt_ids), len(turns)
         if turns:
             session.append([*turns[0].token_ids, *turns[0].observation_ids])
-            total, num_shown = total + len(turns[0].token_ids) + len(turns[0].observation_ids), len(turns[0].hits)
+            total += len(turns[0].token_ids) + len(turns[0].observation_ids)
             if on_turn:
                 on_turn(turns[0])
         stop = StopReason.MAX_TURNS
@@ -233,8 +233,10 @@ class Agent:
             logprobs = ((0.0,) * len(forced)) + sampled.logprobs
             total += len(token_ids)
             # The last turn's query is never searched, so it counts as none.
-            turn = Turn(token_ids, logprobs, text, None, parsed.answer, forced_prefix=len(forced))
-            turn = replace(turn, routing=sampled.routing, usage=sampled.usage)
+            seen = [hit.passage for each in turns for hit in each.hits]
+            answer = written_answer(parsed.answer, seen, job.question, self.protocol, tokenizer)
+            turn = Turn(token_ids, logprobs, text, None, answer, forced_prefix=len(forced))
+            turn = replace(turn, routing=sampled.routing, usage=sampled.usage, quoted=answer != parsed.answer)
             searches_again = sampled.stop is TurnStop.TAG and parsed.query is not None
             if searches_again and number + 1 < limits.max_turns:
                 if job.given:
@@ -245,10 +247,9 @@ class Agent:
                 observation_ids, shown = self.protocol.encode_observation(
                     tokenizer,
                     harmless_passages(tokenizer, [hit.passage for hit in hits]),
-                    first_number=num_shown + 1,
+                    first_number=self.protocol.num_numbers(harmless_passages(tokenizer, seen)) + 1,
                     max_tokens=limits.max_observation_tokens,
                 )
-                num_shown += shown
                 total += len(observation_ids)
                 session.append(observation_ids)
                 turn = replace(
@@ -265,7 +266,7 @@ class Agent:
             elif sampled.stop is TurnStop.REFUSED:
                 stop = StopReason.REFUSED
             else:
-                stop = StopReason.ANSWERED if parsed.answer is not None else StopReason.MALFORMED
+                stop = StopReason.ANSWERED if answer is not None else StopReason.MALFORMED
             break
         rollout = Rollout(job.question, tuple(prompt_ids), tuple(turns), stop, job.policy_version, job.sample)
         return replace(rollout, error="refused by the endpoint's content filter") if stop.failed else rollout
@@ -320,6 +321,17 @@ class Agent:
             observation_ids=tuple(observation_ids),
             forced_prefix=len(ids),
         )
+
+
+def written_answer(
+    said: str | None,
+    seen: Sequence[Passage],
+    question: Question,
+    protocol: TurnProtocol,
+    tokenizer: PreTrainedTokenizerBase,
+) -> str | None:
+    """The answer of a turn in which the agent said this, after it was shown these passages."""
+    return said and protocol.written_answer(said, harmless_passages(tokenizer, seen), question)
 
 
 def _encoded_as_one(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[int]:

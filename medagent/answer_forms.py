@@ -18,6 +18,8 @@ FORM_HINTS: dict[AnswerForm, str] = {  # what an instructed protocol writes belo
     "select_all": "Several options may be right. Name all of them, like (A), (C).\n",
 }
 _CITATION = re.compile(r"(?<!\bP)(?<!\bG\dP)(?<!\bG\d\dP)\[\d+\]")  # rotavirus is named G1P[8]
+_NUMBER = re.compile(r"\[(\d{1,3})\]")
+_MARKED_LETTER = re.compile(r"\(([A-J])\)")
 _CITED = re.compile(rf"\s*{_CITATION.pattern}")
 _BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013]\s+|\(?\d{1,2}[.)]\s+)")
 _BETWEEN = re.compile(r";(?:\s+|$)")
@@ -45,3 +47,13 @@ def written(form_entries: list[str]) -> str:
     """Entries as one answer that `entries` reads back."""
     plain = [" ".join(entry.split()) for entry in form_entries]
     return ("\n" if any(_BETWEEN.search(entry) for entry in plain) else "; ").join(plain)
+
+
+def citations(answer: str) -> list[int]:
+    """Passage numbers cited in an answer, in order, without repeats."""
+    return list(dict.fromkeys(int(number) for number in _NUMBER.findall(answer)))
+
+
+def marked_letters(answer: str) -> list[str]:
+    """Letters in parentheses, in order, without repeats."""
+    return list(dict.fromkeys(_MARKED_LETTER.findall(answer)))

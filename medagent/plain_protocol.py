@@ -111,8 +111,12 @@ class PlainProtocol(TurnProtocol):
         pieces = [Piece("Question: "), Piece(self.neutralise(question.text), trusted=False), Piece("\n")]
         for letter, option in zip(LETTERS, question.options, strict=False):
             pieces += [Piece(f"{letter}) "), Piece(self.neutralise(option), trusted=False), Piece("\n")]
+        return [*pieces, Piece("\n" + self.closing(question))]
+
+    def closing(self, question: Question) -> str:
+        """What the message says last: how the reply ends."""
         asked = {"list": LIST, "number": NUMBER, "select_all": SELECT_ALL}
-        return [*pieces, Piece("\n" + asked.get(question.form, CHOOSE if question.options else NAME))]
+        return asked.get(question.form, CHOOSE if question.options else NAME)
 
     def _encode(
         self, tokenizer: PreTrainedTokenizerBase, asked: Sequence[Piece], *, before: Sequence[int] = ()

@@ -37,7 +37,6 @@ NOT_ADVICE = "For research and education; this is not medical advice."
 
 _CITATION = re.compile(r"\[(\d{1,3})\]")
 _TAG = re.compile(r"<(?=\s*/?\s*(?:" + "|".join(TAGS) + r")\b)", re.IGNORECASE)
-_MARKED_LETTER = re.compile(r"\(([A-J])\)")
 _TAGGED_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
 _NO_TAG = r"(?:(?!</?(?:think|search|information|answer)>).)*"  # a "<" of ordinary text is none
 _CLOSED_THOUGHT = "\n</think>\n\n"  # as templates write a thought that says nothing
@@ -159,6 +158,14 @@ class TurnProtocol(ABC):
     @abstractmethod
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn."""
+
+    def num_numbers(self, passages: Sequence[Passage]) -> int:
+        """How many numbers an observation gives these passages: one each."""
+        return len(passages)
+
+    def written_answer(self, said: str, passages: Sequence[Passage], question: Question) -> str | None:
+        """The answer of which the agent wrote `said`, where all these passages were shown. None: it is none."""
+        return said
 
     @abstractmethod
     def neutralise(self, text: str) -> str:
@@ -321,16 +328,6 @@ def tagged_answers(reply: str) -> list[str]:
 def searches(text: str) -> bool:
     """Whether a turn opens a search after its thoughts, closed or not."""
     return TagProtocol.search.start in text.rpartition(TagProtocol.think.end)[2]
-
-
-def citations(answer: str) -> list[int]:
-    """Passage numbers cited in an answer, in order, without repeats."""
-    return list(dict.fromkeys(int(number) for number in _CITATION.findall(answer)))
-
-
-def marked_letters(answer: str) -> list[str]:
-    """Letters in parentheses, in order, without repeats."""
-    return list(dict.fromkeys(_MARKED_LETTER.findall(answer)))
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[int]:

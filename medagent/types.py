@@ -114,7 +114,7 @@ class Turn:
     `token_ids` and `logprobs` have equal length. `forced_prefix` counts leading tokens that the environment wrote. They
     are not actions and have log-prob 0. `routing` has the experts of the tokens read for this turn, where the policy
     records them: what came since the turn before, and the sampled tokens but the last. `usage` is what an endpoint
-    counted for it.
+    counted for it. `quoted`: the agent named sentences, and the program wrote `answer` of them (`medagent.lines`).
     """
 
     token_ids: tuple[int, ...]
@@ -128,6 +128,7 @@ class Turn:
     reward: float = 0.0
     routing: RoutingRecord | None = None
     usage: Usage | None = None
+    quoted: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from medagent.answer_forms import entries, without_citations
+from medagent.answer_forms import citations, entries, without_citations
 from medagent.evaluation.grading.numbers import is_right, numbers_in
-from medagent.evaluation.grading.open_answers import abstains, first_answer, list_score, rank_of_right, same
+from medagent.evaluation.grading.open_answers import abstains, first_answer, list_score, mentions, rank_of_right, same
 from medagent.evaluation.grading.option_named import Outcome, read_answer
 from medagent.evaluation.grading.reasoning_text import without_reasoning
 from medagent.evaluation.grading.replies import read_reply, read_selection
 from medagent.plain_protocol import PlainProtocol
-from medagent.protocol import citations, searches, tagged_answers
+from medagent.protocol import searches, tagged_answers
 from medagent.types import Question, Rollout, StopReason
 
 
@@ -71,6 +71,9 @@ def grade(rollout: Rollout) -> Grade:
     nothing else, and so is a selection of options. A number needs a unit where the right answer has one; the lenient
     reading assumes it, and takes the last of several numbers.
 
+    An answer of sentences that the agent named by numbers (`medagent.lines`) is right if they hold a right answer, or
+    every entry of a list.
+
     A last turn outside the protocol is never right. Its whole text is read leniently, as models write that were not
     trained for the protocol.
     """
@@ -80,6 +83,9 @@ def grade(rollout: Rollout) -> Grade:
     shown = len(rollout.hits)
     cited = tuple(number for number in citations(answer) if 1 <= number <= shown)
     if not question.options:
+        if rollout.turns[-1].quoted:
+            right = all(mentions(answer, each) for each in question.items or (question.golds,))
+            return Grade(Verdict.CORRECT if right else Verdict.WRONG, None, None, right, cited)
         verdict, lenient_correct = _open_verdict(question, answer)
         return Grade(verdict, None, None, lenient_correct, cited)
     whole = rollout.turns[-1].text

@@ -167,6 +167,16 @@ def _words_hold(words: list[str], wanted: list[str], *, most_extra_words: int, s
     return not (several or _DENIED & set(beside))
 
 
+def mentions(text: str, golds: Sequence[str]) -> bool:
+    """Whether a text has the words of a right answer, one after the other, whatever stands beside them."""
+    return any(
+        any(words[at : at + len(wanted)] == wanted for at in range(len(words) - len(wanted) + 1))
+        for gold in golds
+        for words, wanted in _readings(text, gold)
+        if wanted
+    )
+
+
 def abstains(answer: str) -> bool:
     """Whether a short open answer declines to answer: "not found", "I don't know", "insufficient information"."""
     plain = folded(without_citations(answer)).replace("\u2019", "'").strip(" \t\n.\"'*")

@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Sequence
 
+from medagent.answer_forms import marked_letters
 from medagent.evaluation.grading.option_named import (
     ABSTENTION,
     CITED,
@@ -27,7 +28,7 @@ from medagent.evaluation.grading.option_named import (
 )
 from medagent.evaluation.grading.reasoning_text import without_reasoning
 from medagent.evaluation.grading.statements import is_list, stated
-from medagent.protocol import marked_letters, tagged_answers
+from medagent.protocol import tagged_answers
 
 _FIELD = re.compile(
     r"""(?:["'](?:(?:final|correct|best)[_ ])?(?:answer(?:[_ ](?:choice|idx|letter|option))?s?|choice|option|letter)["']

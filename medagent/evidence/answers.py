@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from medagent.agent import Agent, Job
+from medagent.answer_forms import citations, marked_letters
 from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict
-from medagent.protocol import NOT_ADVICE, TurnProtocol, citations, marked_letters
+from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.chunking import sentence_spans
 from medagent.retrieval.passages import Passage

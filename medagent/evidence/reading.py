@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from medagent.answer_forms import without_citations
+from medagent.answer_forms import marked_letters, without_citations
 from medagent.evidence.sentences import without_sort
 from medagent.evidence.support import Statement, content_words, statements_of
 from medagent.evidence.words import QuestionKind, asked_for, forms, subject_words, without_kinds
-from medagent.protocol import marked_letters
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Question
 

@@ -19,10 +19,9 @@ import Stemmer
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from medagent.answer_forms import without_citations
+from medagent.answer_forms import citations, without_citations
 from medagent.errors import InputError
 from medagent.evidence.drugs_and_doses import named_in
-from medagent.protocol import citations
 from medagent.retrieval.chunking import split_sentences
 
 _WORD = re.compile(r"[^\W_]+(?:[+-](?![\w]))?")

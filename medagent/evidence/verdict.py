@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from medagent.answer_forms import citations
 from medagent.evidence.drugs_and_doses import named_in
 from medagent.evidence.reading import (
     LONG_SUBJECT,
@@ -39,7 +40,6 @@ from medagent.evidence.sentences import (
 )
 from medagent.evidence.support import Entailment, LexicalRule, Statement, content_words
 from medagent.evidence.words import Names, describes, forms, subject_words, tells, what_is_asked
-from medagent.protocol import citations
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Rollout, StopReason
 

@@ -13,10 +13,11 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import Agent, GivenSearch, Job
+from medagent.answer_forms import citations
 from medagent.evaluation.modes import Mode, agent_for, job_for
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policies.scripted import ScriptedPolicy
-from medagent.protocol import TAGS, TagProtocol, TurnProtocol, citations, neutralise
+from medagent.protocol import TAGS, TagProtocol, TurnProtocol, neutralise
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.tools import Tool, Toolbox
 from medagent.serving.app import make_app

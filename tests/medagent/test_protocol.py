@@ -15,10 +15,11 @@ from jsonargparse import ArgumentParser
 
 from medagent.agent import Agent, Job
 from medagent.agent_spec import AgentSpec, protocol_from_json, read_spec, write_spec
+from medagent.answer_forms import citations, marked_letters
 from medagent.errors import ConfigError
 from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.policies.scripted import ScriptedPolicy
-from medagent.protocol import Block, ParsedTurn, Piece, TagProtocol, citations, encode, marked_letters, neutralise
+from medagent.protocol import Block, ParsedTurn, Piece, TagProtocol, encode, neutralise
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.passages import Passage
 from medagent.training.agent_data import AgentSettings

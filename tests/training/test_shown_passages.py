@@ -10,13 +10,14 @@ from collections.abc import Sequence
 import pytest
 
 from medagent.agent import Agent, GivenSearch, Job
+from medagent.answer_forms import citations
 from medagent.evaluation.grading.citations import ground
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import summarize
 from medagent.evaluation.rollout_files import readable, rollout_from
 from medagent.evidence.answers import Steps, checked
 from medagent.evidence.check import EvidenceCheck
-from medagent.protocol import TagProtocol, citations
+from medagent.protocol import TagProtocol
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.passages import Hit, Passage
 from medagent.training.heads import TURNS

@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.rollout_files import rollout_from, write_records
 from medagent.evaluation.run import digest
 from medagent.files import write_whole
+from medagent.lines import NumberedLines
 from medagent.protocol import Block, TagProtocol, TurnProtocol
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.passages import Hit
@@ -208,7 +209,12 @@ class ScriptedDemonstrations(Demonstrations):
         number, question = before + case.evidence.number, case.question
         wording = case.evidence.wording or case.golds[0]
         said = [f"{wording} ({question.answer}) [{number}]", f"({question.answer}) [{number}]"]
-        for answer in said if question.options else [f"{wording} [{number}]"]:
+        answers = said if question.options else [f"{wording} [{number}]"]
+        if isinstance(protocol, NumberedLines):
+            read = [hit.passage for _, _, result in case.searches for hit, _ in result]
+            number = protocol.line_with(wording, number, read)
+            answers = [f"[{number}]"]
+        for answer in answers:
             made = self._dialogue(case, protocol, answer, f"[{number}] says {wording}.")
             if grade(made).correct:
                 break
@@ -228,7 +234,11 @@ class ScriptedDemonstrations(Demonstrations):
         turns = [
             turn(why, protocol.search, query, tuple(hit for hit, _ in result)) for query, why, result in case.searches
         ]
-        return Rollout(case.question, (), (*turns, turn(thought, protocol.answer, answer)), StopReason.ANSWERED)
+        last = turn(thought, protocol.answer, answer)
+        read = [hit.passage for each in turns for hit in each.hits]
+        written = protocol.written_answer(last.answer or "", read, case.question)
+        last = replace(last, answer=written, quoted=written != last.answer)
+        return Rollout(case.question, (), (*turns, last), StopReason.ANSWERED)
 
 
 def _further(case: _Case, protocol: TurnProtocol, rarity: Rarity) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from medagent.agent import Job
+from medagent.answer_forms import citations
 from medagent.evaluation.metrics import report_mode
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.run import Plan, run_plan
@@ -22,7 +23,7 @@ from medagent.evaluation.trust.injections import (
     with_injection,
     wrong_letter,
 )
-from medagent.protocol import TagProtocol, citations
+from medagent.protocol import TagProtocol
 from medagent.types import Question, Rollout, StopReason, Turn
 from medagent.untrusted_text import harmless_passages
 from tests.evaluation.support import PASSAGES, QUESTIONS, scripted

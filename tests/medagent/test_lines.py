@@ -1,0 +1,105 @@
+"""The agent names sentences by number, and the program prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from transformers import AutoTokenizer
+
+from medagent.agent import Agent, GivenSearch, Job
+from medagent.evaluation.grading.grade import Verdict, grade
+from medagent.evaluation.rollout_files import readable, rollout_from
+from medagent.lines import LinesProtocol, PlainLinesProtocol, numbered_lines
+from medagent.models.base_models import model_path
+from medagent.policies.scripted import ScriptedPolicy
+from medagent.protocol import TurnProtocol
+from medagent.retrieval.passages import Hit, Passage
+from medagent.training.rewards import RightLines
+from medagent.types import Limits, Question, Rollout, StopReason
+
+GOUT = Passage.make("Gout", "Gout is caused by urate crystals. The first-line drug is allopurinol. It is given daily.")
+SCURVY = Passage.make("Scurvy", "Scurvy is a lack of one vitamin. It is treated with ascorbic acid. See there.")
+QUESTION = Question("q", "Which drug treats gout?", answer="allopurinol")
+TOKENIZER = AutoTokenizer.from_pretrained(model_path("starter"))
+LIMITS = Limits(max_turns=4, max_turn_tokens=64, max_observation_tokens=300, max_total_tokens=2_000)
+
+
+class Both:
+    """Finds both passages, whatever the query."""
+
+    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
+        return [[Hit(GOUT, 2.0), Hit(SCURVY, 1.0)] for _ in queries]
+
+
+def rolled_out(protocol: TurnProtocol, *turns: str, question: Question = QUESTION, given: bool = False) -> Rollout:
+    policy = ScriptedPolicy(TOKENIZER, lambda text, number: turns[number])
+    agent = Agent(policy, Both(), protocol, LIMITS, top_k=2)
+    job = Job(question, given=GivenSearch("gout") if given else None)
+    return agent.run_all([job])[0]
+
+
+def test_the_program_writes_the_named_sentences_with_their_citations() -> None:
+    found = rolled_out(LinesProtocol(), "<search>gout</search>", "<answer>[2] [5]</answer>")
+    assert found.answer == "The first-line drug is allopurinol. [1]\nIt is treated with ascorbic acid. See there. [2]"
+    assert found.turns[-1].text == "<answer>[2] [5]</answer>"
+    assert grade(found).cited == (1, 2)
+
+
+def test_each_sentence_is_shown_with_its_number_and_a_short_one_belongs_to_the_one_before() -> None:
+    assert [line.shown_text for line in numbered_lines([GOUT, SCURVY])][2:] == [
+        "It is given daily.",
+        "Scurvy: Scurvy is a lack of one vitamin.",
+        "It is treated with ascorbic acid. See there.",
+    ]
+    found = rolled_out(LinesProtocol(), "<search>gout</search>", "<answer>[2]</answer>")
+    shown = TOKENIZER.decode(found.turns[0].observation_ids)
+    assert "- The first-line drug is allopurinol [2].\n" in shown
+
+
+def test_numbers_go_on_over_the_searches_of_a_dialogue() -> None:
+    found = rolled_out(LinesProtocol(), "<search>gout</search>", "<search>more</search>", "<answer>[7]</answer>")
+    assert "allopurinol [7]" in TOKENIZER.decode(found.turns[1].observation_ids)
+    assert found.answer == "The first-line drug is allopurinol. [3]"
+
+
+@pytest.mark.parametrize("said", ["none", "[17]", "0", "allopurinol", "5-10.5 mg", "1.5"])
+def test_an_answer_that_names_no_sentence_shown_is_none(said: str) -> None:
+    found = rolled_out(LinesProtocol(), "<search>gout</search>", f"<answer>{said}</answer>")
+    assert (found.answer, found.stop_reason) == (None, StopReason.MALFORMED)
+
+
+def test_what_the_agent_writes_beside_numbers_is_not_printed() -> None:
+    found = rolled_out(LinesProtocol(), "<search>gout</search>", "<answer>Take 500 mg, see [2] and [2].</answer>")
+    assert found.answer == "The first-line drug is allopurinol. [1]"
+
+
+def test_the_letter_follows_where_the_sentences_name_one_option() -> None:
+    options = Question("q", "Which drug treats gout?", ("colchicine", "Allopurinol"), answer="B")
+    for said, letter in (("[2]", "(B)"), ("[1]", "")):
+        found = rolled_out(LinesProtocol(), "<search>gout</search>", f"<answer>{said}</answer>", question=options)
+        assert (found.answer or "").endswith(letter or "crystals. [1]")
+        assert grade(found).correct is bool(letter)
+
+
+def test_an_untrained_model_is_given_numbered_sentences_and_names_some() -> None:
+    found = rolled_out(PlainLinesProtocol(), "It is in the second.\nAnswer: [2]", given=True)
+    assert found.answer == "The first-line drug is allopurinol. [1]"
+    assert rolled_out(PlainLinesProtocol(), "Answer: none", given=True).answer is None
+
+
+@pytest.mark.parametrize(
+    ("said", "reward", "right"), [("[2]", 1.0, True), ("[2] [1]", 0.55, True), ("[1]", 0.1, False)]
+)
+def test_needless_sentences_earn_less(said: str, reward: float, right: bool) -> None:
+    found = rolled_out(LinesProtocol(), "<search>gout</search>", f"<answer>{said}</answer>")
+    assert (grade(found).verdict is Verdict.CORRECT) is right
+    assert RightLines()(found).reward == pytest.approx(reward)
+    assert grade(rollout_from(readable(found))) == grade(found)
+
+
+def test_a_list_earns_by_its_entries_and_by_its_sentences() -> None:
+    both = Question("q", "Drugs?", form="list", items=(("allopurinol",), ("ascorbic acid", "vitamin C")))
+    for said, score in (("[2] [5]", 1.0), ("[2]", 2 / 3), ("[2] [1]", 2 / 4)):
+        found = rolled_out(LinesProtocol(), "<search>gout</search>", f"<answer>{said}</answer>", question=both)
+        assert RightLines(well_formed=0.0, abstained=0.0)(found).reward == pytest.approx(score)
