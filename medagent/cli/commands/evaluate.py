@@ -71,10 +71,10 @@ def evaluate(
         index: Index to search instead of the agent's own.
         model: Name of the model, for an endpoint.
         prompting: "tags": by the protocol of the agent. "plain": an untrained model or an endpoint is asked in one
-            message for a last line "Answer: ...", with any passages before the question. "lines": for the numbers of the
-            sentences that answer, which the program then prints. "likelihood": which letter an hf:MODEL finds
-            likeliest; "likelihood_of_texts": which option's text. The last four have the modes single_shot,
-            gold and, but for lines, closed_book.
+            message for a last line "Answer: ...", with any passages before the question. "lines": for the numbers of
+            the sentences that answer, which the program then prints. "likelihood": which letter an hf:MODEL finds
+            likeliest; "likelihood_of_texts": which option's text. The last four have the modes single_shot, gold and,
+            but for lines, closed_book.
         shots: Solved questions before each question, for the likelihoods.
         shots_path: Their file, of the same benchmark.
         entailment: Model that judges whether cited passages support what is said, by hub name or folder, such as
