@@ -6,13 +6,14 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 LONGEST_LINE = 100  # columns
-PARSER = MarkdownIt("commonmark").enable("table")
+tokens_of = cache(MarkdownIt("commonmark").enable("table").parse)
 ENDS = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]*[A-Z0-9])")
 NO_ENDS = re.compile(r"\b(e\.g|i\.e|vs|cf|al|Dr|Fig|No|St)\.(?=\s)")
 COMMAND = re.compile(r"\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?medagent ")
@@ -20,7 +21,7 @@ COMMAND = re.compile(r"\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?medagent ")
 
 def inlines_of(page: str) -> Iterator[tuple[str, int, list[Token]]]:
     """(tag of the block, its first line, what stands in it) of every paragraph, heading and cell."""
-    tokens = PARSER.parse(page)
+    tokens = tokens_of(page)
     for block, token in pairwise(tokens):
         if token.type == "inline" and token.map:
             yield block.tag, token.map[0] + 1, token.children or []
@@ -57,7 +58,7 @@ def mean_words(page: str) -> float:
 def long_lines(page: str) -> list[int]:
     """Numbers of the lines over the limit, outside code, tables and HTML; addresses of links do not count."""
     kinds = ("fence", "code_block", "html_block")
-    spans = [token.map for token in PARSER.parse(page) if token.type in kinds and token.map]
+    spans = [token.map for token in tokens_of(page) if token.type in kinds and token.map]
     return [
         number + 1
         for number, line in enumerate(page.splitlines())
@@ -75,7 +76,7 @@ def links_of(page: str) -> list[tuple[int, str]]:
             target = part.attrs.get("href") or part.attrs.get("src")
             found += [(line, str(target))] if target else []
             found += [(line, each) for each in addresses(part) if part.type == "html_inline"]
-    blocks = (token for token in PARSER.parse(page) if token.type == "html_block" and token.map)
+    blocks = (token for token in tokens_of(page) if token.type == "html_block" and token.map)
     return found + [(block.map[0] + 1, each) for block in blocks if block.map for each in addresses(block)]
 
 
@@ -115,7 +116,7 @@ def commands_of(page: str) -> list[Command]:
     """
     found: list[Command] = []
     copies: dict[str, str] = {}
-    for block in PARSER.parse(page):
+    for block in tokens_of(page):
         if block.type not in ("fence", "code_block") or not block.map:
             continue
         folder, begun = ".", ""

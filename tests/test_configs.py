@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from functools import reduce
+from functools import cache, reduce
 from itertools import permutations, product
 from pathlib import Path
 from pydoc import locate
@@ -40,8 +40,13 @@ ALGORITHMS = sorted((CONFIGS / "algorithms").glob("*.yaml"))
 STARTER_TASK = CONFIGS / "experiments" / "starter.yaml"
 
 
+one_parser = cache(parser)
+
+
+@cache
 def parsed_from(*files: Path) -> Namespace:
-    return parser().parse_args([argument for file in files for argument in ("--config", str(file))])
+    """Settings that several tests read, and none changes."""
+    return one_parser().parse_args([argument for file in files for argument in ("--config", str(file))])
 
 
 def test_a_configuration_parses_and_its_batches_fit() -> None:
@@ -126,12 +131,12 @@ def test_every_algorithm_goes_with_every_task() -> None:
 
 def test_of_two_files_the_last_algorithm_counts_and_nothing_of_the_first_is_left() -> None:
     with_algorithms = [*ALGORITHMS, *(CONFIGS / "experiments" / f"{name}.yaml" for name in COMPLETE)]
+    loaded = {path: yaml.safe_load(path.read_text()) for path in with_algorithms}
     for first, last in product(with_algorithms, with_algorithms):
         _, one, _, other = with_one_algorithm(["--config", str(first), "--config", str(last)])
-        before, after, block = (yaml.safe_load(text) for text in (one, other, last.read_text()))
+        before, after, block, own = yaml.safe_load(one), yaml.safe_load(other), loaded[last], loaded[first]
         assert "algorithm" not in before
         assert after["algorithm"] == block["algorithm"]
-        own = yaml.safe_load(first.read_text())
         for group in ("model", "data"):
             assert before[group] == own.get(group, {})
             assert block["algorithm"].get(group, {}).items() <= after[group].items()
@@ -192,7 +197,7 @@ def refusal(run: Namespace) -> str:
 
 @pytest.fixture(scope="module")
 def defaults() -> dict:
-    return parser().get_defaults().as_dict()
+    return one_parser().get_defaults().as_dict()
 
 
 def test_every_pair_of_files_is_an_algorithm_that_exists_or_is_refused(defaults: dict) -> None:
@@ -281,8 +286,7 @@ def test_a_collapse_monitor_goes_with_a_task_and_an_algorithm() -> None:
 
 def test_turn_rewards_go_with_the_starter_task() -> None:
     files = [CONFIGS / name for name in ("experiments/starter.yaml", "algorithms/st_ppo.yaml", "rewards/turns.yaml")]
-    parsed = parser().parse_args([argument for file in files for argument in ("--config", str(file))])
-    reward = parsed.data.reward
+    reward = parsed_from(*files).data.reward
     assert reward.class_path.endswith(".TurnRewards")
     assert reward.init_args.outcome.init_args.well_formed == 0.2
 
@@ -291,7 +295,7 @@ def test_a_misspelt_setting_is_refused(tmp_path: Path) -> None:
     text = (STARTER_TASK).read_text().replace("policy_lr", "policy_learning_rate")
     (tmp_path / "bad.yaml").write_text(text)
     with pytest.raises(SystemExit):
-        parser().parse_args(["--config", str(tmp_path / "bad.yaml")])
+        one_parser().parse_args(["--config", str(tmp_path / "bad.yaml")])
 
 
 def test_the_demo_uses_protocol_and_limits_of_its_base() -> None:

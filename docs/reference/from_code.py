@@ -167,8 +167,7 @@ def project_classes() -> tuple[type, ...]:
     """Every public class of the packages but the command line's, by name."""
     found = set()
     for package in PACKAGES:
-        root = importlib.import_module(package)
-        for info in pkgutil.walk_packages(root.__path__, f"{package}."):
+        for info in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             if not info.name.startswith("medagent.cli"):
                 module = importlib.import_module(info.name)
                 found |= {each for each in vars(module).values() if inspect.isclass(each)}
@@ -258,6 +257,7 @@ def class_keys(kind: type, rows: Iterable[Entry]) -> dict[str, str]:
     return {name: class_key(owner, name.rsplit(".", 1)[-1]) if owner else "" for name, owner in owners.items()}
 
 
+@cache
 def class_entries(kind: type) -> tuple[list[Entry], list[type]]:
     """The rows of a class's `init_args`, with words for each, and the kinds of class that those name."""
     parser, parameters = ArgumentParser(), inspect.signature(kind).parameters
@@ -275,6 +275,7 @@ def parser_of(command: str) -> ArgumentParser:
     return capture_parser(CONFIGURABLE[command][0], [])
 
 
+@cache
 def settings_of(command: str) -> list[Entry]:
     """The rows of a training command's settings, with words for each; of Lightning's trainer the supported ones."""
     parser, named = parser_of(command), nameable(command)
@@ -289,6 +290,7 @@ def settings_of(command: str) -> list[Entry]:
     return [replace(row, text=words(row)) for row in rows if row.name[:8] != "trainer." or row.name[8:] in SUPPORTED]
 
 
+@cache
 def nameable(command: str) -> dict[str, list[type]]:
     """A setting that wants a class -> the project's classes that a YAML can name there, inner ones too."""
     found: dict[str, list[type]] = {}
@@ -337,8 +339,7 @@ def logged_metrics() -> dict[str, str]:
     """Name or pattern -> the first module that logs it, over the packages."""
     found: dict[str, str] = {}
     for package in ("training", "retrieval"):
-        paths = [path for path in sorted((ROOT / package).rglob("*.py")) if path.name != "metric_names.py"]
-        for path in paths:
+        for path in sorted((ROOT / package).rglob("*.py")):
             for name in sorted(metrics_in(path.read_text(encoding="utf-8"))):
                 found.setdefault(name, path.relative_to(ROOT).as_posix())
     return found

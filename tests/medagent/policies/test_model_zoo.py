@@ -78,7 +78,13 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "falcon, alibi": ("falcon", {**OLD, "alibi": True}, "ALiBi"),
     "gemma4, heads of two sizes": (
         "gemma4_text",
-        {**SMALL, "num_hidden_layers": 6, "num_kv_shared_layers": 0, "sliding_window": 8},
+        {
+            **SMALL,
+            "num_hidden_layers": 6,
+            "num_kv_shared_layers": 0,
+            "sliding_window": 8,
+            "vocab_size_per_layer_input": 64,
+        },
         "caches of different shapes",
     ),
     "mamba": ("mamba", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}, "no KV cache"),
