@@ -12,7 +12,7 @@ from typing import Any
 from medagent.agent import Agent, Job
 from medagent.answer_forms import citations, marked_letters
 from medagent.evidence.check import EvidenceCheck
-from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict
+from medagent.evidence.kinds import EvidenceKind, EvidenceVerdict
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.chunking import sentence_spans

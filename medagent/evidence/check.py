@@ -9,9 +9,10 @@ from pathlib import Path
 
 from medagent.evidence import Shown
 from medagent.evidence.emergencies import NUMBER, Emergencies
+from medagent.evidence.kinds import EvidenceKind, EvidenceVerdict
 from medagent.evidence.reading import Asked, words_of
 from medagent.evidence.support import Entailment, LexicalRule, NLIModel
-from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict, judge
+from medagent.evidence.verdict import judge
 from medagent.evidence.words import Names, asked_for, folded, question_kinds, tells
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.errors import RetrievalError

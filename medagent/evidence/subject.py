@@ -39,6 +39,7 @@ _LETTERED = re.compile(r"\b(hepatitis|vitamin|influenza|ha?emophilia)[ -](?:[a-e
 _NUMBERING = re.compile(
     r"^\W*(?:\d+[.)]\s*)+|\b(?:chapter|part|section|unit|module|lecture|volume|version|v)[ .]*\d+\b"
 )
+_IN = re.compile(r"\bin\b", re.IGNORECASE)
 _NUMBER = re.compile(r"[a-z]*\d{3,}|\d+(?:st|nd|rd|th)")  # a year, a code
 _PIECES = re.compile(r"[:;?!/|()\[\]_\n\u2013\u2014]|\s-\s|\b(?:for|against|vs|versus)\b", re.IGNORECASE)
 _BOTH = re.compile(r"([^,]+?)\s*(?:\band\b|&)\s*([^,]+)", re.IGNORECASE)
@@ -87,9 +88,10 @@ class _Question:
     words: frozenset[str]
 
     def _extras(self, text: str) -> frozenset[str]:
-        """The forms in a heading that are no frame, no number, no drug and no word of the question."""
+        """The forms in a heading that are no frame, number, drug used "in" it, or word of the question."""
         rest = forms(_NUMBERING.sub(" ", text.lower())) - self.words - _words()["framing"]
-        return frozenset(each for each in rest if not _NUMBER.fullmatch(each) and not named_in(each).drugs)
+        used_in = named_in(text).drugs if _IN.search(text) else ()  # "colchicine in gout"
+        return frozenset(each for each in rest if not _NUMBER.fullmatch(each) and each not in map(form, used_in))
 
     def of_heading(self, heading: str, said: str) -> list[tuple[Run, SubjectMatch]]:
         """For each name of the subject that a heading has, whether the first piece with it narrows it.
@@ -110,8 +112,9 @@ class _Question:
     def of_text(self, text: str, runs: Sequence[Run]) -> list[SubjectMatch]:
         """For each of the names that a text has, whether it stands there without a word that narrows it."""
         found = []
+        phrases = _phrases(text, frozenset(self.asked.subject))
         for run in runs:
-            named = [match for phrase in _phrases(text, self.words) if (match := self._of_phrase(phrase, run))]
+            named = [match for phrase in phrases if (match := self._of_phrase(phrase, run))]
             if named:
                 found.append(SAME if SAME in named else named[0])
         return found

@@ -8,13 +8,13 @@ model (`medagent.evidence.support`), and tells the kind of thing that was asked 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from medagent.answer_forms import citations
 from medagent.evidence.drugs_and_doses import named_in
+from medagent.evidence.kinds import WHY_NONE, EvidenceKind, EvidenceVerdict
+from medagent.evidence.languages import ONLY_ENGLISH, is_other_language
 from medagent.evidence.reading import (
     LONG_SUBJECT,
     Asked,
@@ -38,57 +38,17 @@ from medagent.evidence.sentences import (
     says_too_little,
     stating_windows,
 )
+from medagent.evidence.subject import match_subject
 from medagent.evidence.support import Entailment, LexicalRule, Statement, content_words
-from medagent.evidence.words import Names, describes, forms, subject_words, tells, what_is_asked
+from medagent.evidence.words import Names, describes, folded, forms, subject_words, tells, what_is_asked
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Rollout, StopReason
 
 SOME_OF_A_CASE = 0.3  # share of a case's words that a passage on it mentions
 MAX_STATING_SENTENCES = 10  # sentences that state a name, whose neighbours are read too
+MAX_FORMS = 6
 _WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
 _ALL_OR_NONE = re.compile(r"\b(?:all|none|both|neither|any) of (?:the )?(?:above|these|them|options)\b", re.IGNORECASE)
-
-
-class EvidenceKind(StrEnum):
-    """How far the corpus states an answer."""
-
-    STATED = "stated"
-    PARTLY = "partly"
-    SOMETHING_ELSE = "something_else"  # a passage says it, of another subject or another kind of thing
-    NOT_SAID = "not_said"
-
-
-@dataclass(frozen=True)
-class EvidenceVerdict:
-    """The verdict on one answer.
-
-    `stated_in` are the numbers of the passages that state it. `text` says the verdict in a sentence or two. `missing`
-    are words of the question that those passages lack. `did_you_mean` are titles of the corpus near a misspelt name.
-    `unsafe`: the answer names a dose that no passage it cites contains. `contradicts`: the letter is another text's.
-    """
-
-    kind: EvidenceKind
-    text: str
-    stated_in: tuple[int, ...] = ()
-    missing: tuple[str, ...] = ()
-    did_you_mean: tuple[str, ...] = ()
-    unsafe: bool = False
-    contradicts: bool = False
-
-    @property
-    def told(self) -> str:
-        """The text, with the names that may be meant."""
-        return f"{self.text} Did you mean {quoted(self.did_you_mean, last='or')}?" if self.did_you_mean else self.text
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "kind": self.kind.value,
-            "text": self.text,
-            "stated_in": list(self.stated_in),
-            "missing": list(self.missing),
-            "did_you_mean": list(self.did_you_mean),
-        }
 
 
 def judge(rollout: Rollout, entails: Entailment = LexicalRule(), names: Names = Names(())) -> EvidenceVerdict:
@@ -111,27 +71,29 @@ class _Judgement:
         shown = len(self._passages)
         self._cited = [number for number in citations(answer) if 1 <= number <= shown]
         self.said = read_answer(answer, rollout.question, shown=shown)
-        self._names, self._stopped = names, rollout.stop_reason.value
+        self._names, self._stopped = names, rollout.stop_reason
 
     def verdict(self) -> EvidenceVerdict:
+        if is_other_language(self._question.text):
+            return EvidenceVerdict(EvidenceKind.OTHER_LANGUAGE, ONLY_ENGLISH)
         if not self._answer:
-            return self._not_said(f"No answer: the agent stopped before one ({self._stopped}).")
+            return EvidenceVerdict(EvidenceKind.NO_ANSWER, f"The agent gave no answer: {WHY_NONE[self._stopped]}.")
         if not self._asked.subject:
-            return self._not_said("The question names nothing that a passage could be about.")
+            return self._not_read("The question names nothing that a passage could be about.")
         if self._dose_from_nowhere():
             text = "The answer names a dose that no passage it cites contains, so it is not shown."
-            return replace(self._not_said(text), unsafe=True)
+            return replace(self._not_read(text), unsafe=True)
         if self._repeats():
-            return self._not_said("The answer only repeats the question.")
+            return self._not_read("The answer only repeats the question.")
         if self._name and (breaks_off(self._name) or says_too_little(self._name, self._question.text)):
-            return self._not_said("The answer says too little to be checked.")
+            return self._not_read("The answer says too little to be checked.")
         if self.said.decision:
             return self._of_a_decision()
         if _ALL_OR_NONE.search(self._name):
-            return self._not_said("The answer speaks of all options or none, which no passage can state.")
+            return self._not_read("The answer speaks of all options or none, which no passage can state.")
         stating = self._stating()
         if not stating:
-            return self._partly_stated() or self._not_said("The corpus does not say, as far as a search for it shows.")
+            return self._partly_stated() or self._in_own_words()
         on_subject = [number for number in stating if self._asked.named_in(self._words_around(number))]
         if not on_subject:
             return self._of_another_subject(stating)
@@ -156,6 +118,10 @@ class _Judgement:
         if not telling:
             text = f"{numbered(close)} gives this as a belief or a guess."
             return _partly(text, close)
+        narrower = self._narrower_in(telling)
+        telling = [number for number in telling if number not in narrower]
+        if not telling:
+            return _partly(self._only_for(narrower), list(narrower))
         if self.said.contradicts:
             option = self._question.options[LETTERS.index(self.said.letter or "A")]
             return _partly(
@@ -167,6 +133,39 @@ class _Judgement:
             text = f"What follows is stated in {numbered(telling)}. Whether it means yes or no must be read."
             return _partly(text, telling)
         return EvidenceVerdict(EvidenceKind.STATED, f"Stated in {numbered(telling)}.", tuple(telling))
+
+    def _in_own_words(self) -> EvidenceVerdict:
+        """The verdict on an answer whose words no passage has: one that it cites may say it in others."""
+        near = [
+            number
+            for number in self._cited
+            if match_subject(self._question, self._passages[number - 1]).kind == "same"
+            and self._told_by(self._passages[number - 1], self._passages[number - 1].text)
+        ]
+        if not near or any(each.name for each in self.said.statements):
+            return self._not_read("No passage that the agent read says this.")
+        return EvidenceVerdict(EvidenceKind.OWN_WORDS, f"The agent puts this in its own words. Read {numbered(near)}.")
+
+    def _narrower_in(self, numbers: Sequence[int]) -> dict[int, str]:
+        """The passages among these that state it of a narrower subject than the asked one, with its name."""
+        found = {}
+        for number in numbers:
+            passage = self._passages[number - 1]
+            said = [each.text for each in self.said.statements]
+            windows = [without_name(each, self._name) for each in self._close_windows(number)] if self._name else said
+            matches = [match_subject(self._question, passage, window) for window in windows or [""]]
+            if all(match.kind == "narrower" for match in matches):
+                found[number] = matches[0].name
+        return found
+
+    def _only_for(self, narrower: Mapping[int, str]) -> str:
+        """What to tell of answers for narrower subjects, with the others that were read."""
+        names = list(dict.fromkeys(narrower.values()))
+        matches = (match_subject(self._question, passage) for passage in self._passages)
+        known = {folded(name) for name in names}
+        others = {folded(match.name): match.name for match in matches if match.name and folded(match.name) not in known}
+        also = f" Other forms that were read: {', '.join(list(others.values())[:MAX_FORMS])}." if others else ""
+        return f"Stated in {numbered(list(narrower))}, only for {quoted(names[:2])}.{also}"
 
     def _stating(self) -> list[int]:
         """The passages that entail every statement: those cited, or, of a name alone, any that was shown."""
@@ -254,7 +253,7 @@ class _Judgement:
         """The verdict on "yes" or "no": words cannot tell whether a passage says it."""
         on_subject = [number for number in self._cited if self._asked.share_in(self._words_around(number)) >= 0.5]
         if not on_subject:
-            return self._of_another_subject(self._cited) if self._cited else self._not_said("The answer cites nothing.")
+            return self._of_another_subject(self._cited) if self._cited else self._not_read("The answer cites nothing.")
         return _partly(f"{numbered(on_subject)} is on the subject. Whether it says this must be read.", on_subject)
 
     def _of_another_subject(self, numbers: Sequence[int]) -> EvidenceVerdict:
@@ -272,9 +271,9 @@ class _Judgement:
         headings = list(dict.fromkeys(passage.heading or passage.id for passage in passages))
         return f"The passage is about {quoted(headings[:2])}"
 
-    def _not_said(self, text: str) -> EvidenceVerdict:
+    def _not_read(self, text: str) -> EvidenceVerdict:
         everywhere = frozenset[str]().union(*(words_of(passage) for passage in self._passages))
-        return self._with_names(EvidenceKind.NOT_SAID, text, self._asked.missing_from(everywhere))
+        return self._with_names(EvidenceKind.NOT_READ, text, self._asked.missing_from(everywhere))
 
     def _with_names(self, kind: EvidenceKind, text: str, missing: Sequence[str]) -> EvidenceVerdict:
         near = tuple(self._names.near(self._asked.subject, missing))

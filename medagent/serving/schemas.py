@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from medagent.evidence.kinds import EvidenceKind
 from medagent.serving.openai_form import MAX_CHARACTERS, MAX_EARLIER, WhereText
 from medagent.types import LETTERS
 from medagent.untrusted_text import is_blank
@@ -77,7 +78,7 @@ class UsageShape(BaseModel):
 class VerdictShape(ResponseShape):
     """The verdict on the answer, with words of the question that the passages lack, and names near a misspelt one."""
 
-    kind: Literal["stated", "partly", "something_else", "not_said"]
+    kind: EvidenceKind
     text: str
     stated_in: list[int]
     missing: list[str]

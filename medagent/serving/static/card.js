@@ -6,8 +6,12 @@ const LETTERS = "ABCDEFGHIJ";
 const TITLES = {
   stated: "Stated in the corpus",
   partly: "Partly stated in the corpus",
+  own_words: "In the agent's own words",
   something_else: "The passage is about something else",
+  not_read: "Not in the passages read",
   not_said: "The corpus does not say",
+  no_answer: "The agent gave no answer",
+  other_language: "Only English is read",
 };
 
 /** Show a passage, with a stretch of its text marked where one is given. Going back closes it. */

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from medagent.evidence.kinds import EvidenceKind
 from medagent.evidence.subject import SAME, match_subject
-from medagent.retrieval.passages import Passage
+from medagent.evidence.verdict import judge
+from medagent.retrieval.passages import Hit, Passage
+from medagent.starter.world import World
+from medagent.types import Question, Rollout, StopReason, Turn
+
+WORLD = World.load()
+DRUGS = {each.name: each.facts["drug"] for each in WORLD.conditions if "drug" in each.facts}
+GENERAL = (
+    "diabetes headache hypertension pneumonia anemia meningitis epilepsy leukemia colitis poisoning overdose fever "
+    "hemorrhage neuropathy arthritis angina hepatitis glaucoma lymphoma ataxia porphyria thalassemia encephalopathy "
+    "encephalitis pericarditis nephropathy cholangitis thyroiditis dystrophy sclerosis hypercholesterolemia "
+    "thrombocytopenia purpura aldosteronism malaria leishmaniasis typhus herpes tinea pemphigoid pemphigus lupus "
+    "angioedema retinitis neuralgia palsy embolism filariasis rickets vaginosis"
+).split()
 
 TITLES = {
     "narrower": """
@@ -82,3 +96,33 @@ def test_a_sentence_narrows_what_its_heading_does_not(row: str) -> None:
 def test_a_question_that_describes_its_subject_is_narrowed_by_no_name() -> None:
     passage = Passage.make("central diabetes insipidus", "Its cause is a lack of vasopressin.")
     assert match_subject("What treats the disease caused by a lack of vasopressin?", passage) is SAME
+
+
+@pytest.mark.parametrize("term", GENERAL)
+def test_the_drug_of_a_special_form_is_not_stated_for_a_general_term(term: str) -> None:
+    special = [each for each in WORLD.passages() if each.id.endswith(":drug") and term in each.title.lower()]
+    kinds = {_kind(f"What is the first-line drug for {term}?", f"{DRUGS[each.title]} [1]", each) for each in special}
+    assert EvidenceKind.PARTLY in kinds
+    assert EvidenceKind.STATED not in kinds
+
+
+def test_the_verdict_names_the_narrower_subject_and_the_other_forms_that_were_read() -> None:
+    central = Passage.make("central diabetes insipidus", "The first-line drug is desmopressin.")
+    rollout = _said(
+        "What is the first-line drug for diabetes?", "desmopressin [1]", central, Passage.make("type 1 diabetes", "x")
+    )
+    assert judge(rollout).text == (
+        "Stated in [1], only for \u201ccentral diabetes insipidus\u201d. Other forms that were read: type 1 diabetes."
+    )
+
+
+def _kind(question: str, answer: str, *shown: Passage) -> EvidenceKind:
+    return judge(_said(question, answer, *shown)).kind
+
+
+def _said(question: str, answer: str, *shown: Passage) -> Rollout:
+    turns = (
+        Turn((1,), (0.0,), "", query="q", hits=tuple(Hit(each, 1.0) for each in shown)),
+        Turn((2,), (0.0,), "", answer=answer),
+    )
+    return Rollout(Question("q", question), (5,), turns, StopReason.ANSWERED)

@@ -12,7 +12,8 @@ import pytest
 from medagent.evidence import check
 from medagent.evidence.answers import answered, checked
 from medagent.evidence.check import EvidenceCheck, follow_ups, names_of, subject_of
-from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict, judge
+from medagent.evidence.kinds import EvidenceKind, EvidenceVerdict
+from medagent.evidence.verdict import judge
 from medagent.evidence.words import Names
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.passages import Hit, Passage
@@ -20,7 +21,7 @@ from medagent.types import Question, Rollout, StopReason, Turn
 from tests.medagent.serving.support import Corpus
 from tests.recording import Finds
 
-STATED, PARTLY, OTHER, NOT_SAID = EvidenceKind
+STATED, PARTLY, OTHER = EvidenceKind.STATED, EvidenceKind.PARTLY, EvidenceKind.SOMETHING_ELSE
 TRACHOMA = Passage.make("trachoma", "The usual first-line drug is oral azithromycin.", id="t:drug")
 SIGN = Passage.make("trachoma", "The classic sign is inturned eyelashes.", id="t:sign")
 GOUT = Passage.make("gout", "The first-line drug is colchicine. Give colchicine 0.5 mg twice daily.", id="g:drug")
@@ -97,7 +98,7 @@ def test_how_strict_is_the_operators_choice() -> None:
         shown: [kind for kind in EvidenceKind if EvidenceCheck(shown=shown).withholds(kinds[kind])]
         for shown in ("stated", "partly", "all")
     }
-    assert withheld == {"stated": [PARTLY, OTHER, NOT_SAID], "partly": [OTHER, NOT_SAID], "all": []}
+    assert withheld == {"stated": list(EvidenceKind)[1:], "partly": list(EvidenceKind)[2:], "all": []}
 
 
 def test_near_names_are_offered() -> None:
@@ -156,5 +157,5 @@ def test_citations_without_passages_are_taken_out() -> None:
     assert (answer.text, answer.letter, answer.removed_citations, answer.citations) == ("(B) see.", "B", 3, ())
     assert answer.logprob == pytest.approx(-0.2)
     cut = checked(Rollout(Question("q", "Gout?"), (5,), (turn,), StopReason.MAX_TURNS), every)
-    assert (cut.text, cut.logprob) == ("No answer: the agent stopped before one (max_turns).", None)
+    assert (cut.text, cut.logprob) == ("The agent gave no answer: it searched until its turns were used up.", None)
     assert (cut.stop_reason, cut.withheld) == (StopReason.MAX_TURNS, True)
