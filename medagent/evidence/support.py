@@ -37,6 +37,11 @@ _POINTS_BACK = re.compile(r"\b(?:it|its|they|their|them|this|these|he|she|his|he
 _ADJUNCT = re.compile(
     r"\b(?:in|for|of|during)\s+((?:[\w-]+\s*){1,4})(?=$|[.,;])|^(?:in|during)\s+((?:[\w-]+\s+){1,3})", re.IGNORECASE
 )
+_LINKS = re.compile(  # a list of them states nothing
+    r"https?://|\bwww\.|\bclinicaltrials\.gov\b|^\W*(?:see also|related (?:links|topics|resources)|further reading)\b|"
+    r"^\W*these (?:links|resources)\b",
+    re.IGNORECASE,
+)
 _LEADING_CITATIONS = re.compile(r"\s*(?:\[\d{1,3}\]\s*)+")
 LONGEST_HYPOTHESIS = 128  # words, of which the last count: there stands the answer
 SHORTEST_SENTENCE = 4  # content words; less is a name
@@ -118,10 +123,13 @@ class LexicalRule:
 
 
 def windows_of(text: str) -> list[str]:
-    """The sentences of a text, each with the one before it where it points back. A line of a heading is none."""
+    """The sentences of a text, each with the one before it where it points back, without headings and links."""
     windows: list[str] = []
     before = ""
     for sentence in (each for line in text.splitlines() for each in split_sentences(line)):
+        if _LINKS.search(sentence):
+            before = ""
+            continue
         windows.append(sentence)
         if before and _POINTS_BACK.search(sentence):
             windows.append(f"{before} {sentence}")

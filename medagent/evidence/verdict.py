@@ -25,6 +25,7 @@ from medagent.evidence.reading import (
     without_name,
     words_of,
 )
+from medagent.evidence.relations import AskedRelation
 from medagent.evidence.sentences import (
     SUPPOSED,
     breaks_off,
@@ -66,7 +67,7 @@ def _partly(text: str, numbers: Sequence[int], missing: tuple[str, ...] = ()) ->
 class _Judgement:
     def __init__(self, rollout: Rollout, answer: str, entails: Entailment, names: Names) -> None:
         self._question, self._answer, self._entails = rollout.question, answer, entails
-        self._asked = Asked.of(rollout.question)
+        self._asked, self._relation = Asked.of(rollout.question), AskedRelation.asked_by(rollout.question.text)
         self._passages = [hit.passage for hit in rollout.hits]
         shown = len(self._passages)
         self._cited = [number for number in citations(answer) if 1 <= number <= shown]
@@ -232,9 +233,13 @@ class _Judgement:
     def _answers(self, number: int) -> bool:
         """Whether a name is more than the question's subject again, and of the sort that is asked for."""
         passage, asked = self._passages[number - 1], self._question.text
+        relation, subject = self._relation, frozenset(self._asked.subject)
         if not self._name:
-            return True
-        echo = echoes(self._name, passage.title, asked, frozenset(self._asked.subject))
+            said = [each.text for each in self.said.statements]
+            return not relation or any(re.search(relation.verbs, folded(each)) for each in said)
+        if relation and not any(relation.stated_of(self._name, each, subject) for each in self._windows(passage)):
+            return False
+        echo = echoes(self._name, passage.title, asked, subject)
         return not echo and is_of_sort(self._name, passage.indexed_text, asked)
 
     def _states_all(self, number: int) -> bool:
@@ -322,6 +327,8 @@ class _Judgement:
 
     def _told_by(self, passage: Passage, sentences: str) -> bool:
         """Whether sentences under their heading tell the kind asked for, without the words that name the subject."""
+        if self._relation:
+            return bool(re.search(self._relation.verbs, folded(sentences)))
         kinds, own = kinds_beside(passage.title, self._question.text, self._asked)
         text = _WORD.sub(lambda found: " " if forms(found[0]) & own else found[0], f"{passage.heading}\n{sentences}")
         return tells(text, kinds)
