@@ -30,12 +30,13 @@ from medagent.untrusted_text import harmless, harmless_passages, harmless_questi
 class GivenSearch:
     """A first turn that the environment writes.
 
-    It searches for `query`, and `hits` answer it. If `hits` is None, the retriever answers. Later searches show the
-    same passages, so they are all that the policy reads.
+    It searches for `query`, and `hits` answer it. If `hits` is None, the retriever answers. With `only`, later searches
+    show the same passages, so they are all that the policy reads.
     """
 
     query: str
     hits: tuple[Hit, ...] | None = None
+    only: bool = True
 
 
 @dataclass(frozen=True)
@@ -237,9 +238,10 @@ class Agent:
             answer = written_answer(parsed.answer, seen, job.question, self.protocol, tokenizer)
             turn = Turn(token_ids, logprobs, text, None, answer, forced_prefix=len(forced))
             turn = replace(turn, routing=sampled.routing, usage=sampled.usage, quoted=answer != parsed.answer)
-            searches_again = sampled.stop is TurnStop.TAG and parsed.query is not None
+            whole = sampled.stop in (TurnStop.TAG, TurnStop.END_OF_TEXT)
+            searches_again = whole and parsed.query is not None
             if searches_again and number + 1 < limits.max_turns:
-                if job.given:
+                if job.given and job.given.only:
                     hits = list(turns[0].hits)
                 else:
                     hits = await self._search(job, parsed.query or "", batcher, first=not num_searches)
@@ -261,8 +263,8 @@ class Agent:
             if searches_again:
                 continue
             if sampled.stop is TurnStop.LENGTH:
-                whole = room == limits.max_turn_tokens
-                stop = StopReason.MAX_TURN_TOKENS if whole else StopReason.MAX_TOTAL_TOKENS
+                one_turn = room == limits.max_turn_tokens
+                stop = StopReason.MAX_TURN_TOKENS if one_turn else StopReason.MAX_TOTAL_TOKENS
             elif sampled.stop is TurnStop.REFUSED:
                 stop = StopReason.REFUSED
             else:

@@ -21,10 +21,22 @@ class PolicyError(MedagentError):
 class EndpointError(PolicyError):
     """An endpoint gave no usable answer to one request. Others may be answered.
 
-    `since` is the monotonic time in seconds at which it first failed, infinite where it was asked once.
+    `since` is the monotonic time in seconds at which it first failed, infinite where it was asked once. `host` is the
+    server's name and port, and `status` its last one, 0 where it gave none. `retry_after_s` is None where waiting does
+    not help.
     """
 
-    since = math.inf
+    def __init__(
+        self,
+        message: str,
+        *,
+        since: float = math.inf,
+        host: str = "",
+        status: int = 0,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.since, self.host, self.status, self.retry_after_s = since, host, status, retry_after_s
 
 
 class InputError(MedagentError):

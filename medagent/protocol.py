@@ -45,8 +45,8 @@ INSTRUCTIONS = """You answer medical questions with the help of a search engine 
 In each turn think inside <think>...</think>, then do exactly one of two things: search with \
 <search>your query</search>, or answer with <answer>...</answer>. Search results come back inside \
 <information>...</information>; each passage ends with its number in brackets, like [1]. Search as often as you need. \
-In the answer name one option by its letter in parentheses, like (B), and cite the passages that support it by their \
-numbers, like [1]."""
+In the answer {naming}, and cite the passages that support it by their numbers, like [1]."""
+NAMING = "name one option by its letter in parentheses, like (B)", "say it in a few words"  # with and without options
 
 CLOSED_BOOK = """You answer medical questions from what you know. Think inside <think>...</think>, then answer with \
 <answer>...</answer>. In the answer name one option by its letter in parentheses, like (B); where no options are \
@@ -182,7 +182,8 @@ class TagProtocol(TurnProtocol):
 
     `options_style` "letter_first" writes "A) name" lines. "letter_last" writes "name (A)" in one line; small models
     learn to match against it far sooner. `chat` wraps the first message in the tokenizer's chat template. A template
-    that writes today's date writes `date` instead, so that prompts do not change with the day.
+    that writes today's date writes `date` instead, so that prompts do not change with the day. "{naming}" in the
+    `instructions` is replaced by how a question with or without options is answered.
     """
 
     think: ClassVar[Block] = Block("<think>", "</think>")
@@ -240,7 +241,8 @@ class TagProtocol(TurnProtocol):
 
     def prompt(self, question: Question) -> list[Piece]:
         """The first message, as pieces; the chat template (if any) is applied by `encode_prompt`."""
-        pieces = [Piece(self.instructions + "\n\n")] if self.instructions else []
+        told = self.instructions.replace("{naming}", NAMING[0 if question.options else 1])
+        pieces = [Piece(told + "\n\n")] if told else []
         pieces += [Piece("Question:"), Piece(" " + self.neutralise(question.text), trusted=False), Piece("\n")]
         if question.options and self.options_style == "letter_last":
             pieces.append(Piece("Options:"))

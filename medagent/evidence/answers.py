@@ -11,6 +11,7 @@ from typing import Any
 
 from medagent.agent import Agent, Job
 from medagent.answer_forms import citations, marked_letters
+from medagent.any_model import for_any_model
 from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.kinds import EvidenceKind, EvidenceVerdict
 from medagent.protocol import NOT_ADVICE, TurnProtocol
@@ -138,6 +139,7 @@ async def answer_job(
     on_turn: Callable[[Turn], None] | None = None,
 ) -> Answer:
     """Roll out one job and check its answer. `history` is what the asker said before; it may tell of an emergency."""
+    agent, job = for_any_model(agent, job)
     return await answered(await agent.run(job, on_turn=on_turn, batcher=search), check, search, history=history)
 
 

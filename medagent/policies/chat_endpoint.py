@@ -18,10 +18,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from medagent.errors import EndpointError, PolicyError
-from medagent.policies.http_endpoint import Endpoint, status_of
+from medagent.policies.http_endpoint import USUAL_REST_S, Endpoint, status_of
 from medagent.policies.turn_ends import first_end
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import Block, TagProtocol
+from medagent.tool_calls import SEARCH_FUNCTION, TOOL_CALL, query_of
 from medagent.types import Limits, Usage
 
 REMOTE_LIMITS = Limits(max_turns=6, max_turn_tokens=1024, max_observation_tokens=8_000, max_total_tokens=120_000)
@@ -31,11 +32,14 @@ _FILTERED = re.compile(
 )
 _TOO_LONG = re.compile(r"context[_ ]length|maximum context|context window|too many tokens|too long", re.IGNORECASE)
 _UNSUPPORTED = re.compile(
-    r"unsupported|not support|unrecognized|unknown|not permitted|(?:not|is) allowed|deprecated|unexpected keyword",
+    r"unsupported|not support|unrecognized|unknown|not permitted|(?:not|is) allowed|deprecated|unexpected keyword"
+    r"|requires --|that support tool",
     re.IGNORECASE,
 )
 _LENGTH = ("max_tokens", "max_completion_tokens")  # newer models of OpenAI take the second alone
-_OPTIONAL = ("temperature", "seed", "stop")  # which some models refuse
+PATIENCE_WAITED_FOR_S = 5.0  # the longest wait at a limit while a person waits
+PROBE = [{"role": "user", "content": "Reply with OK."}]
+_OPTIONAL = ("temperature", "seed", "stop", "tools")  # which some models refuse
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
@@ -65,6 +69,7 @@ class RemotePolicy:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     requests_per_minute: float = 0.0
     refused: set[str] = field(default_factory=set, repr=False)
+    works: bool = field(default=False, repr=False)  # whether the last request was answered
     tokenizer: PreTrainedTokenizerBase = field(default_factory=byte_tokenizer, repr=False)
     _endpoint: Endpoint = field(init=False, repr=False)
 
@@ -81,8 +86,43 @@ class RemotePolicy:
         """See `Policy.disconnect`."""
         await self._endpoint.disconnect()
 
+    def hasten(self) -> None:
+        """Give up soon from now on, because somebody waits for the answer."""
+        self._endpoint.retries, self._endpoint.patience_s = min(1, self.retries), PATIENCE_WAITED_FOR_S
+
+    def too_slow(self, limit_s: float) -> EndpointError:
+        """The error for an answer that this endpoint did not write within a limit."""
+        self.works = False
+        told = f"endpoint {self.url}: no answer within {limit_s:g} s."
+        return EndpointError(told, host=self._endpoint.host, retry_after_s=round(USUAL_REST_S))
+
+    async def check(self) -> None:
+        """Raise `EndpointError` or `httpx.HTTPError` unless the endpoint would take a request now.
+
+        One that answered the last is only asked for its models. Any other is asked for a few tokens.
+        """
+        if self.works:
+            answer = await self._endpoint.get("models")
+            if answer.status_code in (401, 403) or answer.status_code >= 500:
+                raise self._endpoint.refusal(answer, self.model)
+            return
+        try:
+            await self.complete({"model": self.model, "messages": PROBE, "max_tokens": 16})
+        except EndpointError as refused:
+            if refused.status not in (400, 422):  # it reads requests, and dislikes this one
+                raise
+
     async def complete(self, body: dict[str, Any]) -> ChatReply:
         """One call of the endpoint: the first choice."""
+        try:
+            reply = await self._completed(body)
+        except EndpointError:
+            self.works = False
+            raise
+        self.works = True
+        return reply
+
+    async def _completed(self, body: dict[str, Any]) -> ChatReply:
         endpoint = self._endpoint
         while True:
             asked = self._accepted(body)
@@ -90,7 +130,7 @@ class RemotePolicy:
             status = status_of(answer)
             if status == 200:
                 return self._reply(answer)
-            if status not in (400, 422) or not self._learns_to_leave_out(answer.text, asked):
+            if status not in (400, 404, 422, 500) or not self._learns_to_leave_out(answer.text, asked):
                 break
         if status in (400, 403, 413, 422):  # ends this question, not the run
             if _FILTERED.search(answer.text):
@@ -113,7 +153,7 @@ class RemotePolicy:
         """
         if not _UNSUPPORTED.search(said):
             return False
-        named = [name for name in (_LENGTH[0], *_OPTIONAL) if re.search(rf"\b{name}\b", said)]
+        named = [name for name in (_LENGTH[0], *_OPTIONAL) if re.search(rf"\b{name.removesuffix('s')}s?\b", said)]
         found = [name for name in named if name in asked and name not in self.parameters][:1]
         for name in found:
             if name in self.refused:
@@ -135,21 +175,24 @@ class RemotePolicy:
                 thought = thought or "".join(str(part.get("thinking")) for part in parts if part.get("thinking"))
             stops = {"length": TurnStop.LENGTH, "content_filter": TurnStop.REFUSED}
             stop = stops.get(str(why), TurnStop.END_OF_TEXT)
-            return ChatReply(_valid(text), _valid(thought), stop, _usage(body.get("usage")))
+            calls = [*(message.get("tool_calls") or ()), {"function": message.get("function_call")}]
+            call = calls[0] if stop is TurnStop.END_OF_TEXT and query_of(calls[0]) else None
+            return ChatReply(_valid(text), _valid(thought), stop, _usage(body.get("usage")), call)
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise EndpointError(
-                f"endpoint {self.url}: found {answer.text[:200]!r}, wanted a chat completion."
+                f"endpoint {self.url}: found {answer.text[:200]!r}, wanted a chat completion.", host=self._endpoint.host
             ) from error
 
 
 @dataclass(frozen=True)
 class ChatReply:
-    """The text that an endpoint wrote, its thought before (if it tells), why it stopped, and what that cost."""
+    """The text that an endpoint wrote, its thought before (if it tells), why it stopped, what it cost, and its call."""
 
     text: str
     thought: str
     stop: TurnStop
     usage: Usage = Usage(requests=1)
+    call: Mapping[str, Any] | None = None
 
 
 def _usage(found: object) -> Usage:
@@ -171,8 +214,9 @@ class RemoteSession:
 
     def __init__(self, policy: RemotePolicy, seed: int, temperature: float, blocks: tuple[Block, ...]) -> None:
         self._policy, self._seed, self._temperature, self._blocks = policy, seed, temperature, blocks
-        self._ends = tuple(block.end for block in blocks)
-        self._messages: list[dict[str, str]] = []
+        self._ends = tuple(block.end for block in blocks if block != TOOL_CALL)  # a server reads its calls by itself
+        self._messages: list[dict[str, Any]] = []
+        self._called: str | None = None  # the id of the call that the next message is the result of
         self._pending: list[int] = []
 
     def append(self, token_ids: list[int]) -> None:
@@ -188,8 +232,9 @@ class RemoteSession:
                 f"endpoint {self._policy.url}: a chat endpoint begins its own turns, so none can be opened with "
                 f"{opened}. Leave the mode forced_search out."
             )
-        self._messages.append({"role": "user", "content": said})
-        self._pending = []
+        tool = {} if self._called is None else {"role": "tool", "tool_call_id": self._called}
+        self._messages.append({"role": "user", "content": said, **tool})
+        self._pending, self._called = [], None
         reply = await self._policy.complete(
             {
                 "model": self._policy.model,
@@ -198,9 +243,13 @@ class RemoteSession:
                 "temperature": self._temperature,
                 "seed": self._seed,
                 **({"stop": list(self._ends)} if self._ends else {}),
+                **({"tools": [SEARCH_FUNCTION]} if TOOL_CALL in self._blocks else {}),
             }
         )
         text, stop = reply.text, reply.stop
+        if reply.call and self._blocks:  # of several calls the first is answered, and no other is kept
+            text = self._blocks[0].around(query_of(reply.call))
+            self._called = str(reply.call.get("id") or "call")
         if stop is TurnStop.LENGTH and not text.strip() and reply.thought:
             text = TagProtocol.think.start + reply.thought  # cut off while it thought
         if stop is TurnStop.END_OF_TEXT and self._blocks:
@@ -208,7 +257,11 @@ class RemoteSession:
         end = first_end(text, self._ends)
         if end is not None and stop is not TurnStop.REFUSED:  # as in turn_ends: an end tag comes before any other stop
             text, stop = text[:end], TurnStop.TAG
-        self._messages.append({"role": "assistant", "content": text})
+        if self._called is None:
+            self._messages.append({"role": "assistant", "content": text})
+        else:
+            call = {"type": "function", **dict(reply.call or {}), "id": self._called}
+            self._messages.append({"role": "assistant", "content": reply.text, "tool_calls": [call]})
         ids = tuple(self._policy.tokenizer(text, add_special_tokens=False)["input_ids"])
         return SampledTurn(ids, (0.0,) * len(ids), text, stop, usage=reply.usage)
 

@@ -17,7 +17,9 @@ from medagent.errors import EndpointError, PolicyError
 
 RETRY_STATUS = {408, 409, 425, 429, *range(500, 505), *range(520, 525), 529}
 LONGEST_WAIT_S = 60.0
+USUAL_REST_S = 10.0  # until a server that does not answer may do so
 PATIENCE_S = 1800.0  # the longest total wait of a request at a limit, while no other request is answered
+_MISSING_FLAG = re.compile(r"requires --")  # a server's way to say how it must be started; no wait mends that
 _LASTING = re.compile(r"insufficient_quota|per.?day|too large", re.IGNORECASE)  # limits that no minute lifts
 
 
@@ -42,6 +44,7 @@ class Endpoint:
     socket: str = ""
     remedy: str = "Start it, or try again later."
     requests_per_minute: float = 0.0
+    patience_s: float = PATIENCE_S
     _next_at: float = field(default=0.0, repr=False)
     _served: int = field(default=0, repr=False)
     _limit_said: bool = field(default=False, repr=False)
@@ -52,11 +55,12 @@ class Endpoint:
 
         A limit on requests is no attempt. The client waits as long as `Retry-After` says, in seconds or by its date. A
         429 without it is asked again after 1, 2, 4 and up to 60 seconds, which outlasts a limit per minute. These
-        waits end after `PATIENCE_S` without an answer to any request. `status_of` says what a status of 200 counts as.
+        waits end after `patience_s` without an answer to any request. `status_of` says what a status of 200 counts as.
 
         Raises `EndpointGoneError` after the last attempt, and `PolicyError` where the address itself is wrong.
         """
-        failure, attempt, limited, waited_s, since, served = "", 0, 0, 0.0, math.inf, self._served
+        failure, status, told_s = "", 0, None
+        attempt, limited, waited_s, since, served = 0, 0, 0.0, math.inf, self._served
         while attempt <= self.retries:
             wait_s = min(LONGEST_WAIT_S, self.backoff_s * 2**attempt)
             attempt += 1
@@ -64,12 +68,12 @@ class Endpoint:
             try:
                 answer = await self._http().post(f"{self.url.rstrip('/')}/{path}", json=body)
             except (httpx.TransportError, httpx.DecodingError) as error:
-                failure = repr(error)
+                failure, status, told_s = repr(error), 0, None
             except (httpx.InvalidURL, httpx.RequestError, UnicodeEncodeError) as error:
                 raise PolicyError(f"endpoint {self.url}: cannot be asked ({error!r}). Check the address.") from error
             else:
                 status = status_of(answer)
-                if status not in RETRY_STATUS:
+                if status not in RETRY_STATUS or _MISSING_FLAG.search(answer.text):
                     self._served += 1
                     return answer
                 inside = "" if status == answer.status_code else " inside a 200"
@@ -79,7 +83,7 @@ class Endpoint:
                     told_s, limited = min(LONGEST_WAIT_S, self.backoff_s * 2**limited), limited + 1
                 if self._served != served:
                     served, waited_s = self._served, 0.0
-                if told_s is not None and waited_s + told_s <= PATIENCE_S:
+                if told_s is not None and waited_s + told_s <= self.patience_s:
                     wait_s, counted = max(told_s, self.backoff_s), told_s >= self.backoff_s
                     # An answer that asks for no wait counts as an attempt, or the retries would never end.
                     attempt, waited_s = attempt - counted, waited_s + wait_s
@@ -87,9 +91,18 @@ class Endpoint:
             since = min(since, monotonic())
             if attempt <= self.retries:
                 await asyncio.sleep(wait_s)
-        gone = EndpointGoneError(f"endpoint {self.url}: no answer after {attempt} attempts ({failure}). {self.remedy}")
-        gone.since = since
-        raise gone
+        told = f"endpoint {self.url}: no answer after {attempt} attempts ({failure}). {self.remedy}"
+        rest_s = math.ceil(told_s or USUAL_REST_S)
+        raise EndpointGoneError(told, since=since, host=self.host, status=status, retry_after_s=rest_s)
+
+    async def get(self, path: str) -> httpx.Response:
+        """The answer to one request without a body, asked once. Raises `httpx.HTTPError`."""
+        return await self._http().get(f"{self.url.rstrip('/')}/{path}")
+
+    @property
+    def host(self) -> str:
+        """The host and port of `url`, without what may be secret in it."""
+        return httpx.URL(self.url).netloc.decode()
 
     async def _turn(self) -> None:
         """Wait until `requests_per_minute` lets the next request go."""
@@ -115,7 +128,9 @@ class Endpoint:
         advice = f"Check the address, the model's name ({model!r}) and the key in MEDAGENT_API_KEY."
         return EndpointError(
             f"endpoint {self.url}: refused with status {answer.status_code}: {answer.text[:300]}. "
-            f"{self.remedy if self.socket else advice}"
+            f"{self.remedy if self.socket else advice}",
+            host=self.host,
+            status=answer.status_code,
         )
 
     def _http(self) -> httpx.AsyncClient:

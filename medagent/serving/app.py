@@ -21,7 +21,7 @@ from medagent.evidence.check import EvidenceCheck
 from medagent.retrieval.filters import Filter
 from medagent.serving import openai_form as openai
 from medagent.serving.admission import Admission, Answering
-from medagent.serving.background import Searchable
+from medagent.serving.background import QUERY, Probe
 from medagent.serving.middleware import MAX_BODY_BYTES, Guards
 from medagent.serving.page import Example, Feedback, QuizItem, Report, add_page, add_quiz, described_corpus
 from medagent.serving.responses import (
@@ -65,8 +65,11 @@ def make_app(
     and the `quiz`. `background_tasks` run as long as the service.
     """
     admission = Admission(agent, limits, check)
-    searchable = Searchable(admission.search)
-    service = Service(admission, name, rewriter, feedback, engine_lives, log_questions, searchable)
+    probes = (
+        Probe("the corpus cannot be searched", partial(admission.search, QUERY, 1)),
+        Probe("the model's server cannot be asked", admission.check_model),
+    )
+    service = Service(admission, name, rewriter, feedback, engine_lives, log_questions, probes)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -107,7 +110,7 @@ class Service:
     feedback: Feedback | None
     engine_lives: Callable[[], bool]
     log_questions: bool
-    searchable: Searchable
+    probes: Sequence[Probe]
 
     def add_to(self, app: FastAPI) -> None:
         """Route requests to the calls."""
@@ -118,9 +121,10 @@ class Service:
         app.get("/v1/models")(self.models)
         app.get("/v1/models/{model:path}", responses=ERRORS)(self.model)
         app.get("/healthz")(self.healthz)
-        app.get("/readyz", responses={503: {"description": "a question would be refused, or its search would fail"}})(
-            self.readyz
-        )
+        app.get(
+            "/readyz",
+            responses={503: {"description": "a question would be refused, or would fail"}},
+        )(self.readyz)
         app.get("/metrics", response_class=PlainTextResponse)(self.metrics)
 
     async def answers(self, body: AnswerRequest, request: Request) -> Response:
@@ -180,10 +184,11 @@ class Service:
         return {"status": "ok"}
 
     async def readyz(self) -> JSONResponse:
-        """Whether a question would be taken now, and the corpus can be searched."""
+        """Whether a question would be taken now, the corpus can be searched, and the model's server answers."""
         status = "full" if self.admission.full else "ready" if self.engine_lives() else "the engine has ended"
-        if status == "ready" and not await self.searchable():
-            status = "the corpus cannot be searched"
+        for probe in self.probes:
+            if status == "ready" and not await probe():
+                status = probe.failing
         return JSONResponse({"status": status}, status_code=200 if status == "ready" else 503)
 
     async def metrics(self) -> PlainTextResponse:

@@ -74,14 +74,15 @@ async def trim_memory(every_s: float = EVERY_S) -> None:
         await asyncio.to_thread(library.malloc_trim, 0)
 
 
-PROBE = "treatment"
+QUERY = "treatment"  # that a probe searches for
 
 
 @dataclass
-class Searchable:
-    """Searches once, and says for `every_s` whether that worked, so that many probes are one search."""
+class Probe:
+    """Tries `work` once, and says for `every_s` whether that worked, so that many probes are one. If not, `failing`."""
 
-    search: Callable[[str, int], Coroutine[Any, Any, Any]]
+    failing: str
+    work: Callable[[], Coroutine[Any, Any, Any]]
     every_s: float = 10.0
     timeout_s: float = 5.0
     _works: bool = True
@@ -94,10 +95,10 @@ class Searchable:
         self._at = time.monotonic()
         try:
             async with asyncio.timeout(self.timeout_s):
-                await self.search(PROBE, 1)
+                await self.work()
         except Exception as failure:  # whatever a damaged index raises
             if self._works:
-                log.error("the corpus cannot be searched: %r", failure)
+                log.error("%s: %r", self.failing, failure)
             self._works = False
         else:
             self._works = True

@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from medagent.errors import MedagentError
+from medagent.errors import EndpointError, MedagentError
 from medagent.retrieval.errors import RetrievalError
 from medagent.serving import openai_form as openai
 from medagent.serving.admission import Answering, OverloadedError, TooLongError, TooSlowError
@@ -161,7 +161,28 @@ def _failed(failure: Exception, request: Request) -> tuple[int, dict[str, Any]]:
         return 503, openai.error(
             f"the corpus cannot be searched now (request {id_}).", "server_error", code="retrieval"
         )
+    upstream = _upstream(failure)
+    if upstream is not None:
+        status = 502 if upstream.retry_after_s is None else 503
+        return status, openai.error(f"{_told_of(upstream)} (request {id_}).", "server_error", code="upstream")
     return 500, openai.error(f"the agent failed (request {id_}); the server's log says why.", "server_error")
+
+
+def _upstream(failure: Exception) -> EndpointError | None:
+    """The failure of the model's server that is behind a failure."""
+    found = (each for each in (failure, failure.__cause__) if isinstance(each, EndpointError) and each.host)
+    return next(found, None)
+
+
+def _told_of(failure: EndpointError) -> str:
+    """What happened at the model's server, without its own words, which may hold a key."""
+    said = f"status {failure.status}" if failure.status else "no reply"
+    why = {401: "refused the key", 403: "refused the key", 404: "does not know the address or the model"}
+    if failure.retry_after_s is not None:
+        what = f"is overloaded, failing or not reachable ({said}); try again in {failure.retry_after_s} s"
+    else:
+        what = f"{why.get(failure.status, 'gave no usable answer')} ({said}); its operator must look"
+    return f"the model's server {failure.host} {what}"
 
 
 def handle_errors(app: FastAPI) -> None:
@@ -175,7 +196,9 @@ def handle_errors(app: FastAPI) -> None:
 
 async def _on_failure(request: Request, failure: Exception) -> Response:
     status, body = _failed(failure, request)
-    waits = {"Retry-After": str(failure.retry_after_s)} if isinstance(failure, OverloadedError) else None
+    told = _upstream(failure) or failure
+    wait_s = told.retry_after_s if isinstance(told, OverloadedError | EndpointError) else None
+    waits = {"Retry-After": str(wait_s)} if wait_s else None
     return JSONResponse(body, status_code=status, headers=waits)
 
 

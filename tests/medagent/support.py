@@ -24,9 +24,9 @@ class ChatServer(ThreadingHTTPServer):
     """A chat endpoint that keeps what it is asked and gives the replies in order, the last again and again."""
 
     daemon_threads = True
-    status, error = 200, "no key"
+    status, error, listing_status = 200, "no key", 200
 
-    def __init__(self, *replies: str) -> None:
+    def __init__(self, *replies: str | dict[str, Any]) -> None:
         super().__init__(("127.0.0.1", 0), _Chat)
         self.replies, self.asked, self.url = replies, list[dict[str, Any]](), f"http://127.0.0.1:{self.server_port}/v1"
 
@@ -39,17 +39,22 @@ class _Chat(BaseHTTPRequestHandler):
         asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.send_response(self.server.status)
         self.end_headers()
-        choice = {"message": {"content": replies[min(len(asked), len(replies)) - 1]}, "finish_reason": "stop"}
+        reply = replies[min(len(asked), len(replies)) - 1]
+        choice = {"message": {"content": reply} if isinstance(reply, str) else reply, "finish_reason": "stop"}
         found = {"choices": [choice]} if self.server.status == 200 else {"error": self.server.error}
         self.wfile.write(json.dumps(found).encode())
+
+    def do_GET(self) -> None:
+        self.send_response(self.server.listing_status)
+        self.end_headers()
 
     def log_message(self, *arguments: object) -> None:
         """Be silent."""
 
 
 @contextmanager
-def chat_server(*replies: str) -> Iterator[ChatServer]:
-    server = ChatServer(*replies)
+def chat_server(*replies: str | dict[str, Any], kind: type[ChatServer] = ChatServer) -> Iterator[ChatServer]:
+    server = kind(*replies)
     Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     yield server
     server.shutdown()

@@ -15,7 +15,7 @@ from medagent.evidence.check import EvidenceCheck
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.serving.admission import Admission, OverloadedError
 from medagent.serving.app import make_app
-from medagent.serving.background import Searchable
+from medagent.serving.background import Probe
 from medagent.serving.middleware import digest
 from medagent.serving.responses import kept_alive
 from medagent.serving.settings import AdmissionLimits
@@ -77,11 +77,11 @@ def test_readiness_tells_of_a_corpus_that_cannot_be_searched(tokenizer: Any) -> 
     async def run() -> None:
         corpus, searched = Corpus(), list[str]()
 
-        async def search(query: str, top_k: int) -> Any:
-            searched.append(query)
-            return corpus.search([query], top_k=top_k)
+        async def search() -> Any:
+            searched.append("gout")
+            return corpus.search(["gout"], top_k=1)
 
-        searchable = Searchable(search, every_s=0.05)
+        searchable = Probe("the corpus cannot be searched", search, every_s=0.05)
         assert [await searchable(), await searchable()] == [True, True]
         assert len(searched) == 1, "many probes are one search"
         for failing in (True, False, True):

@@ -1,0 +1,93 @@
+"""Any model as the agent that people ask: its question is searched first, and whatever it then writes is read.
+
+A model that was not trained here may call functions, write tags, or just answer. So the passages of the question's own
+search stand in its first message. A reply that calls for another search is one, in whichever form. Any other reply is
+the answer, with the citations that it gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from transformers import PreTrainedTokenizerBase
+
+from medagent.agent import Agent, GivenSearch, Job
+from medagent.answer_forms import FORM_HINTS
+from medagent.plain_protocol import PlainProtocol
+from medagent.protocol import Block, ParsedTurn, Piece, TagProtocol, encode
+from medagent.retrieval.passages import Passage
+from medagent.tool_calls import TOOL_CALL, written_query
+from medagent.types import Question
+
+ASKED = (
+    "Answer the question from the passages above{naming}. Cite the passages that support the answer by their numbers,"
+    " like [1]. If they do not answer it, search again: call the function search, or write <search>...</search> with "
+    "the words to search for.\n"
+)
+NAMING = " by the letter of one option in parentheses, like (B)", " in one or two sentences"
+_RESULTS = Block("<information>\n", "</information>\n")
+_SEARCH = re.compile(r"<search>\s*([^<]*[^<\s])", re.IGNORECASE)
+_ANSWER = re.compile(r"<answer>(.*?)(?:</answer>|$)", re.IGNORECASE | re.DOTALL)
+_MARKS = re.compile(r"</?(?:think|search|answer|tool_call)>|^```\w*$", re.IGNORECASE | re.MULTILINE)
+_LEAD = re.compile(r"^[\s*_#>]*(?:the\s+)?(?:final\s+|correct\s+)?answer(?:\s+is\b|[\s*_]*:)[\s*_:]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class AnyModelProtocol(PlainProtocol):
+    """One message with passages and question. A reply is a search if it calls for one, else the answer."""
+
+    search: ClassVar[Block] = TagProtocol.search
+    answer: ClassVar[Block] = TagProtocol.answer
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """See `TurnProtocol.blocks`."""
+        return self.search, self.answer, TOOL_CALL
+
+    def described(self) -> str:
+        """See `TurnProtocol.described`."""
+        return "passages and question in one message; a reply that calls for no search is the answer"
+
+    def encode_observation(
+        self, tokenizer: PreTrainedTokenizerBase, passages: Sequence[Passage], *, first_number: int, max_tokens: int
+    ) -> tuple[list[int], int]:
+        """See `TurnProtocol.encode_observation`."""
+        start, end = (encode(tokenizer, [Piece(text)]) for text in (_RESULTS.start, _RESULTS.end))
+        room = max_tokens - len(start) - len(end)
+        ids, shown = super().encode_observation(tokenizer, passages, first_number=first_number, max_tokens=room)
+        return [*start, *ids, *end], shown
+
+    def parse(self, text: str) -> ParsedTurn:
+        """Read one turn. Results that the model makes up itself are left out, with what it writes below them.
+
+        >>> AnyModelProtocol().parse('{"name": "search", "arguments": {"query": "gout drug"}}').query
+        'gout drug'
+        """
+        thought, closed, said = text.rpartition(TagProtocol.think.end)
+        thought = thought.replace(TagProtocol.think.start, "").strip()
+        if not closed and TagProtocol.think.start in text:
+            return ParsedTurn(said.replace(TagProtocol.think.start, "").strip(), None, None)
+        said = said.partition(_RESULTS.start.strip())[0]
+        answer, search = _ANSWER.search(said), _SEARCH.search(said)
+        if answer and answer[1].strip() and not (search and search.start() < answer.start()):
+            return ParsedTurn(thought, None, answer[1].strip())
+        query = search[1] if search else written_query(said)
+        if query:
+            return ParsedTurn(thought, query, None)
+        return ParsedTurn(thought, None, _LEAD.sub("", _MARKS.sub("", said).strip()).strip() or None)
+
+    def closing(self, question: Question) -> str:
+        """See `PlainProtocol.closing`."""
+        return ASKED.replace("{naming}", NAMING[0 if question.options else 1]) + FORM_HINTS[question.form]
+
+
+def for_any_model(agent: Agent, job: Job) -> tuple[Agent, Job]:
+    """The agent and the job as people are answered. An agent that was trained, or has a protocol of its own, stays."""
+    protocol = agent.protocol
+    if agent.trained or job.given or type(protocol) is not TagProtocol:
+        return agent, job
+    given = GivenSearch(job.question.text, only=False)
+    return replace(agent, protocol=AnyModelProtocol(protocol.chat, protocol.date)), replace(job, given=given)
