@@ -1,8 +1,8 @@
 """The last question of a conversation, made to stand on its own.
 
-An agent is trained on single questions. Rules complete it by words: "And how is it treated?" after a question on
-gout becomes "And how is gout treated?". A question that names its own subject and asks for something stays as it is.
-Earlier answers are not read, so nothing that a model said can steer the next question.
+An agent is trained on single questions. Rules complete three forms: a question with a pronoun ("How is it treated?"), a
+thing without its subject ("And the dose?"), and a fragment ("In children?", "And for gout?"). Any other text stays as
+it is, behind the subject if it only points back. Earlier answers are not read, so no model steers the next question.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 from medagent.evidence.words import asked_for, folded, subject_words, without_kinds
 
+LONGEST_NAME, LONGEST = 100, 8_000  # characters of a fragment or a subject, and of a completed question
+_NO_CLAUSE = 7  # words of a fragment
 _NOUN = r"(?:disease|condition|disorder|illness|syndrome|infection|one)"
 _OWN = r"(?:whose|that|which|who|caused|with|in which|where|called|named)"
 _POINTING = re.compile(  # "IT band" is a name, so capitals count
@@ -20,83 +22,118 @@ _POINTING = re.compile(  # "IT band" is a name, so capitals count
     r"|\b(?:[Tt]his|[Tt]hat|[Tt]hese|[Tt]hose)"
     r"(?=\s*(?:[?.!,]|$|caused|treated|diagnosed|confirmed|inherited|prevented))"
 )
-_POSSESSIVE = re.compile(r"\b(?:its|their)[ ]((?:[\w-]{1,40}[ ]?){1,5}?)(?=\s*(?:[?.!,]|$))", re.IGNORECASE)
-_IDLE_IT = re.compile(  # "is it safe", where "it" stands for nothing
-    r"\b(?:is|was|would) it (?:safe|ok|okay|possible|normal|true|necessary|dangerous|bad|good|better|advisable)\b"
-    r"|\bit (?:takes?|is (?:safe|possible|normal|true|likely|known))\b|\bdoes it take\b",
-    re.IGNORECASE,
+_POSSESSIVE = re.compile(r"(?i)\b(?:its|their)[ ]((?:[\w-]{1,40}[ ]?){1,5}?)(?=\s*(?:[?.!,]|$))")
+_IDLE_IT = re.compile(  # "is it safe to", where "it" stands for nothing
+    r"(?i)\b(?:is|was|would) it (?:safe|ok|okay|possible|normal|true|necessary|dangerous|bad|good|better|advisable)\b"
+    r"|\bit (?:takes?|is (?:safe|possible|normal|true|likely|known))\b"
+)
+_USED = re.compile(
+    r"(?i)\b(?:tak(?:e|ing)|us(?:e|ing)|stop|start|given?|needs?) (?:it|this|that|them)\b|\bit (?:take|(?:the )?same)\b"
 )
 _LEADING = re.compile(
-    r"^\W{0,5}(?:(?:and|or|but|ok|okay|so|then|now|also|thanks|thank you)\b[\s,]{0,3}){0,4}"
-    r"(?:what about|how about|same (?:question|thing)|the same)?[\s,]{0,3}",
-    re.IGNORECASE,
+    r"(?i)^\W{0,5}(?:(?:and|or|but|ok|okay|so|then|now|also|thanks|thank you)\b[\s,]{0,3}){0,4}"
+    r"(?:what about|how about|(?:the )?same(?: question| thing)?)?[\s,]{0,3}(?:(?:the|any)\s)?"
 )
-_LED = re.compile(r"^\W{0,5}(?:and|or|but|what about|how about|same|the same|also|in|for|with|during)\b", re.IGNORECASE)
-_PREPOSITION = re.compile(r"^(?:in|for|with|of|about|during)\s+", re.IGNORECASE)
-_PEOPLE = (
-    r"(?:(?:an?|the|my|very|severe|pre-?existing)\s+)?"
-    r"(?:children|child|adults?|adolescents?|infants?|newborns?|neonates?|"
-    r"babies|toddlers?|elderly|older (?:people|adults|patients)|men|women|pregnan\w+|breast-?feeding|lactation|"
-    r"(?:renal|kidney|hepatic|liver) (?:failure|impairment|disease)|allerg\w+|diabetics|smokers|athletes)\b"
+_LED = re.compile(r"(?i)^\W{0,5}(?:and|or|but|what about|how about|same|the same|also|in|for|with|during)\b")
+_PREPOSITION = re.compile(r"(?i)^(?:in|for|with|of|about|during)\s+")
+_PEOPLE = re.compile(  # they add to a question, and are no subject of their own
+    r"(?i)\b(?:(?:an?|the|my|very|severe|pre-?existing)\s+)?(?:children|child|kids?|adults?|adolescents?|infants?|"
+    r"son|daughter|wife|husband|mother|father|patient|\d+[- ](?:year|month|week|day)s?[- ]olds?|"
+    r"newborns?|neonates?|babies|toddlers?|elderly|older (?:people|adults|patients)|m[ae]n|wom[ae]n|pregnan\w+|"
+    r"breast-?feeding|lactation|(?:renal|kidney|hepatic|liver) (?:failure|impairment|disease)|allerg\w+|diabetics|"
+    r"smokers|athletes)\b"
 )
-# They add to a question, and are no subject of their own.
-_WHOM = re.compile(rf"^(?:(?:in|for|with|during|while)\s+)?{_PEOPLE}", re.IGNORECASE)
-_AT_END = re.compile(rf"\s+(?:in|for|with|during|while)\s+{_PEOPLE}[^?]*$", re.IGNORECASE)
+_WHOM = re.compile(rf"{_PEOPLE.pattern}[^?]*$")
 _SENTENCE = re.compile(  # a fragment has no verb of its own
-    r"\b(?:i|you|we|he|she|is|are|am|was|were|do|does|did|can|could|should|would|will|have|has|had|tell|give|"
-    r"explain|meant|mean|help(?:ed|s)?|last|lasts|feel|need|want)\b|n['\u2019]t\b",
-    re.IGNORECASE,
+    r"(?i)\b(?:i|you|we|he|she|is|are|am|was|were|do|does|did|can|could|should|would|will|have|has|had|tell|give|if|"
+    r"when|explain|meant|mean|help(?:ed|s)?|last|lasts|feel|need|want)\b|n['\u2019]t\b"
 )
-_DESCRIBED = re.compile(rf"\bthe {_NOUN} {_OWN}\b.*", re.IGNORECASE)
+_DESCRIBED = re.compile(rf"(?i)\bthe {_NOUN} {_OWN}\b.*")
 _AFTER_NAME = re.compile(rf"^(?:\s+(?:{_NOUN}|toxicity|type \d+|[A-Z]\b|\d+))+")
-_BEFORE_NAME = re.compile(r"\b(?:primary|common|classic|underlying) $", re.IGNORECASE)
-_TAKES_FOR = re.compile(
-    r"\b(?:drug|test|treatment|therapy|medicine|medication|dose|choice|screening)s?$", re.IGNORECASE
+_BEFORE_NAME = re.compile(r"(?i)\b(?:primary|common|classic|underlying) $")
+_THING = re.compile(
+    r"(?i)\b(?:(?P<taken>drug|test|treatment|therapy|medicine|medication|dose|choice|screening)|cause|sign|finding|"
+    r"symptom|diagnosis|mechanism|prognosis|outlook|complication|effect|risk|risk factor|type|prevention|inheritance|"
+    r"contraindication|incidence|prevalence|stage|feature)s?$"
 )
-_SEVERAL = re.compile(r"\b(?:with|in|of|and|or|for|during)\b", re.IGNORECASE)
-_ASKING = re.compile(r"(?:what|which|how|why|who|when|where|is|are|does|do|can|could|should)\b", re.IGNORECASE)
-_ARTICLE = re.compile(r"(?:the|a|an)\b", re.IGNORECASE)
-_NO_CLAUSE, LONGEST_NAME = 7, 100  # words of a fragment, and characters
-LONGEST = 8_000  # characters that a completed question may have
-_WORDS_OF_ASKING = frozenset("same question thing".split())
+_SEVERAL = re.compile(r"(?i)\b(?:with|in|of|and|or|for|during)\b")
+_ASKING = re.compile(
+    r"(?i)(?:what|which|how|why|who|when|where|is|are|does|do|can|could|should|will|tell|explain|describe|list)\b"
+)
+_PLURAL = re.compile(r"(?:(?! of | for ).)*(?<![isu])s (?:of|for) ")
+_BETWEEN = re.compile(r"(?<=[.?!])\s+(?=\S)|\n+")
+_AGAIN = re.compile(r"(?i)\b(?:same|still|instead|else|again|anyway|next|now what)\b")
+_BACK = re.compile(r"(?i)\b(?:it|its|this|that|these|those|s?he|him|her|they|them|their)\b")
+_TREATS = {"drug", "treatment"}  # kinds of questions whose answer "it" may stand for
+_TALK = frozenset(
+    "am question thing same again too okay ok before fails failed works worse better old years sure".split()
+)
 
 
 def standing_alone(questions: Sequence[str]) -> str:
     """The last of a conversation's questions, with what it leaves unsaid taken from those before it."""
-    known = questions[0]
+    known = put = questions[0]
     for question in questions[1:]:
-        about, completed = subject_phrase(known), question
+        about, put = subject_phrase(known), question
         if about and len(about) <= LONGEST_NAME and len(question) <= LONGEST:
-            completed = _completed(known, about, question)
-        known = completed if len(completed) <= LONGEST else question
-    return known
+            put = _completed(known, about, question)
+            if put == question and _only_points_back(question):
+                put = f"About {about}: {question}"
+                continue  # the next question is still about what is known
+        put = put if len(put) <= LONGEST else question
+        known = put if subject_phrase(put) else known
+    return put
 
 
 def _completed(before: str, about: str, question: str) -> str:
-    """`question`, with its subject `about` or what it asks for taken from `before`."""
-    own = [word for word in subject_words(without_kinds(question)).values() if folded(word) not in _WORDS_OF_ASKING]
-    fragment = _LEADING.sub("", question, count=1).strip().rstrip("?!. ")
-    short = 0 < len(fragment.split()) <= _NO_CLAUSE and len(fragment) <= LONGEST_NAME
-    plain = short and not _ASKING.match(fragment) and not _SENTENCE.search(fragment)
-    if plain and _WHOM.match(fragment) and (_LED.match(question) or len(fragment.split()) <= 3):
-        head = "" if _PREPOSITION.match(fragment) else "in "
-        whole = _AT_END.sub("", before.rstrip("?!. "))
-        return f"{whole} {head}{fragment[:1].lower()}{fragment[1:]}?"
-    pointing = _POINTING.search(question) or _POSSESSIVE.search(question)
-    if pointing:  # a name before the pronoun is what that stands for
-        earlier = set(re.findall(r"\w+", question[: pointing.start()]))
-        if not earlier & set(own) and not (own and _IDLE_IT.search(question)):
-            return _with_subject(question, about)
-    if not own and asked_for(question):
-        stem = question.strip().rstrip("?!. ")
-        return _as_question(f"{stem} {_preposition(stem)} {about}?")
-    name = _PREPOSITION.sub("", fragment, count=1)
+    """`question`, with its subject `about` or what it asks for taken from `before`; as it is where no form fits."""
+    if len(_BETWEEN.split(question.strip())) > 1:
+        return question
+    if possessive := _POSSESSIVE.search(question):
+        thing = _with(f"the {possessive[1].strip()}", about)
+        return _as_question(f"{question[: possessive.start()]}{thing}{question[possessive.end() :]}")
+    own, stem = _own_words(question), _LEADING.sub("", question, count=1).strip().rstrip("?!. ")
+    plain = stem and len(stem.split()) <= _NO_CLAUSE and len(stem) <= LONGEST_NAME and not _SENTENCE.search(stem)
+    name = _PREPOSITION.sub("", stem, count=1)
+    if (
+        plain
+        and _PEOPLE.match(name)
+        and name.lower() != "pregnant"
+        and (_LED.match(question) or len(stem.split()) <= 3)
+    ):
+        whole = re.sub(rf"\s+(?:in|for|with|during|while)\s+{_WHOM.pattern[4:]}", "", before.rstrip("?!. "))
+        return f"{whole} {'in ' if name == stem else ''}{stem[:1].lower()}{stem[1:]}?"
+    asking = _ASKING.match(stem)
+    if pointing := _POINTING.search(question):
+        named = set(re.findall(r"\w+", question[: pointing.start()])) & set(own)
+        idle = (own and _IDLE_IT.search(question)) or (_USED.search(question) and _TREATS & _kinds(before))
+        several = pointing[0].lower() in ("they", "them") and not _PLURAL.match(f"{about} of ")
+        fits = asking and not (named or idle or several)
+        return _as_question(_POINTING.sub(lambda _: about, question, count=1)) if fits else question
+    if not own and _THING.search(stem) and (asking or plain):
+        return _as_question(f"{_with(stem, about)}?")
     alone = not _SEVERAL.search(about) or _DESCRIBED.search(before)
     led = _LED.match(question) or (len(name.split()) <= 3 and question.rstrip().endswith("?"))
     kin = name.split()[0].lower() in about.lower().split() if name else True  # "type 1" after "type 2 diabetes"
-    if plain and own and alone and led and not kin and not asked_for(question):
-        return before.replace(about, name, 1)
-    return question
+    another = plain and own and alone and led and not (kin or asking or _kinds(question))
+    return before.replace(about, name, 1) if another else question
+
+
+def _kinds(text: str) -> set[str]:
+    return {kind.name for kind in asked_for(text)}
+
+
+def _own_words(text: str) -> list[str]:
+    """The words by which a text names a subject of its own; numbers and talk are none."""
+    words = subject_words(without_kinds(text)).values()
+    return [word for word in words if folded(word) not in _TALK and not word.isdigit()]
+
+
+def _only_points_back(text: str) -> bool:
+    """Whether the last sentence of a text names nothing and says "still", or none does and one says "she" or "it"."""
+    last, whole = (_own_words(_PEOPLE.sub(" ", part)) for part in (_BETWEEN.split(text.strip())[-1], text))
+    back = _BACK.search(text) or _PEOPLE.search(text) or _kinds(text)
+    return not last and bool(_AGAIN.search(text) or (not whole and back))
 
 
 def subject_phrase(question: str) -> str:
@@ -104,13 +141,9 @@ def subject_phrase(question: str) -> str:
     rest = without_kinds(question)
     described = _DESCRIBED.search(question)
     if described:
-        end = max((described.start() + found.end() for found in re.finditer(r"\w+", described[0])), default=0)
-        return question[described.start() : end]
-    spans = []
-    for word in subject_words(rest).values():
-        found = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", rest)
-        if found:
-            spans.append(found.span())
+        return described[0].rstrip("?!. ")
+    found = (re.search(rf"(?<!\w){re.escape(word)}(?!\w)", rest) for word in subject_words(rest).values())
+    spans = [each.span() for each in found if each]
     if not spans:
         return ""
     start, end = min(start for start, _ in spans), max(end for _, end in spans)
@@ -118,24 +151,15 @@ def subject_phrase(question: str) -> str:
     return question[before.start() if before else start : end + (following.end() if following else 0)]
 
 
-def _with_subject(question: str, about: str) -> str:
-    """The question with its first pronoun replaced: "its cause" becomes "the cause of gout"."""
-    possessive = _POSSESSIVE.search(question)
-    if possessive:
-        noun = possessive[1].strip()
-        named = f"the {noun} {_preposition(noun)} {about}"
-        return _as_question(f"{question[: possessive.start()]}{named}{question[possessive.end() :]}")
-    return _as_question(_POINTING.sub(lambda _: about, question, count=1))
-
-
-def _preposition(noun: str) -> str:
-    return "for" if _TAKES_FOR.search(noun) else "of"
+def _with(noun: str, about: str) -> str:
+    found = _THING.search(noun)
+    return f"{noun} {'for' if found and found['taken'] else 'of'} {about}"
 
 
 def _as_question(text: str) -> str:
     """The text without what leads in, as a question: "And the cause of gout?" is "What is the cause of gout?"."""
     plain = _LEADING.sub("", text, count=1)
-    if not _ASKING.match(plain) and len(plain.split()) <= 2 * _NO_CLAUSE and plain.rstrip().endswith("?"):
-        article = "" if _ARTICLE.match(plain) else "the "
-        plain = f"What is {article}{plain}"
+    if not _ASKING.match(plain) and text.rstrip().endswith("?"):
+        low = plain if plain[:2].isupper() else plain[:1].lower() + plain[1:]
+        plain = f"What {'are' if _PLURAL.match(plain) else 'is'} the {low}"
     return plain[:1].upper() + plain[1:]

@@ -72,7 +72,9 @@ class ModelRewriter:
             log.warning("a follow-up was completed by rules: the model had not replied within %g s.", self.timeout_s)
             return ruled
         except Exception as error:  # an engine's own too
-            log.warning("a follow-up was completed by rules: the model failed (%s).", _told(error, questions))
+            # The error's text may repeat what was asked.
+            told = f"{type(error).__name__}, status {getattr(error, 'status', 'unknown')}"
+            log.warning("a follow-up was completed by rules: the model failed (%s).", told)
             return ruled
         return accepted(reply, questions) or ruled
 
@@ -94,13 +96,6 @@ class ModelRewriter:
         return self._places[loop]
 
 
-def _told(error: Exception, questions: Sequence[str]) -> str:
-    """The log's words on a failure: its kind, and its text if that repeats no name from the questions."""
-    kind, text = type(error).__name__, str(error)
-    repeats = subject_words(without_kinds(" ".join(questions))).keys() & forms(text)
-    return kind if repeats or not text else f"{kind}: {text}"
-
-
 def prompt(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str]) -> list[int]:
     """Token ids that ask to rewrite the last of `questions`. Text that people typed gets no special tokens."""
     pieces = [Piece(_HEAD)]
@@ -116,47 +111,31 @@ def prompt(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str]) -> list
 
 def accepted(reply: str, questions: Sequence[str]) -> str:
     """The question in a reply, if it says what the conversation does; else empty."""
-    last, ruled = questions[-1], standing_alone(questions)
-    text = reply.rpartition(TagProtocol.think.end)[2].strip()
-    text = _LEAD.sub("", text).strip(" \"'\u201c\u201d*")
+    last, ruled, typed = questions[-1], standing_alone(questions), " ".join(questions)
+    text = _LEAD.sub("", reply.rpartition(TagProtocol.think.end)[2].strip()).strip(" \"'\u201c\u201d*")
     if not text or len(text) > LONGEST or any(unicodedata.category(character) in _CONTROL for character in text):
         return ""
-    return text if _asks(text, last) and _says_all(text, last, ruled) and _adds_nothing(text, questions, ruled) else ""
-
-
-def _asks(text: str, last: str) -> bool:
-    """Whether a text is a question, or begins as the last one does where that has no question mark."""
-    return text.endswith("?") or (
-        not last.rstrip().endswith("?") and text.lower().split()[0] == last.lower().split()[0]
-    )
-
-
-def _says_all(text: str, last: str, ruled: str) -> bool:
-    """Whether a text has the words, in their order, the numbers and the denials of what was asked."""
-    wanted = [word for word in _in_order(last) if word not in _TALK]
-    written, numbers = iter(_in_order(text)), iter(_NUMBER.findall(text))
-    subject = subject_words(without_kinds(ruled)).keys() - _TALK  # what the rules found it to be about
-    return (
-        all(word in written for word in wanted)
-        and subject <= forms(text)
+    asks = text.endswith("?") or not (last.rstrip().endswith("?") or text.lower().split()[0] != last.lower().split()[0])
+    in_order, numbers = iter(_in_order(text)), _NUMBER.findall(text)
+    rest = iter(numbers)
+    subject, known = _subject(text), _subject(ruled) - _TALK  # what the rules found it to be about
+    says_all = (
+        all(word in in_order for word in _in_order(last) if word not in _TALK)
+        and all(number in rest for number in _NUMBER.findall(last))
+        and known <= forms(text)
         and denies(text) == denies(last)
-        and all(number in numbers for number in _NUMBER.findall(last))
     )
-
-
-def _adds_nothing(text: str, questions: Sequence[str], ruled: str) -> bool:
-    """Whether a text asks for the same kind of thing, with no word or number that nobody typed."""
-    typed = " ".join(questions)
-    new = subject_words(without_kinds(text)).keys() - forms(typed) - {"not"}  # denials are compared already
     kinds, same = ({kind.name for kind in asked_for(each)} for each in (text, ruled))
-    return not new and (kinds == same or not same) and set(_NUMBER.findall(text)) <= set(_NUMBER.findall(typed))
+    new = subject - forms(typed) - {"not"} or set(numbers) - set(_NUMBER.findall(typed))  # denials are compared already
+    return text if asks and says_all and not new and (kinds == same or not same) else ""
+
+
+def _subject(text: str) -> set[str]:
+    return set(subject_words(without_kinds(text)))
 
 
 def _in_order(text: str) -> list[str]:
     """The forms of a text's words that must stay in their order: names, and words such as "before"."""
-    subject = subject_words(without_kinds(text))
-    return [
-        "-" + low if (low := word.lower()) in _ORDERING else each
-        for each, word in ((form(folded(word)), word) for word in _WORD.findall(text))
-        if word.lower() in _ORDERING or each in subject
-    ]
+    subject, words = _subject(text), (found.lower() for found in _WORD.findall(text))
+    ordering = ((form(folded(word)), word) for word in words)
+    return [f"-{low}" if low in _ORDERING else each for each, low in ordering if low in _ORDERING or each in subject]

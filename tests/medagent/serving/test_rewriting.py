@@ -191,6 +191,55 @@ def test_a_follow_up_is_completed() -> None:
         assert standing_alone([FIRST, following]) == whole
 
 
+DRUG_FIRST = "What is the first-line drug for Graves disease?"
+
+
+def test_no_follow_up_is_forced_into_a_form_that_it_does_not_have() -> None:
+    for text in [
+        "She is pregnant. Still the same?",
+        "He is 80. Same again?",
+        "Kidney failure too. Still okay?",
+        "She had it before. Now what?",
+        "She is allergic to penicillin. Still the same?",
+        "I am breastfeeding. Is that ok?",
+        "My son is 4. What dose?",
+        "And if that fails?",
+        "It got worse. Now?",
+        "What if she is pregnant?",
+        "Doesn't help. What else?",
+        "How long does it take?",
+        "Can she take it?",
+        "Is it the same in men?",
+        "Why?",
+        "Pregnant.",
+    ]:
+        assert standing_alone([DRUG_FIRST, text]) == f"About Graves disease: {text}"
+        assert standing_alone([DRUG_FIRST, text, "How is it diagnosed?"]) == "How is Graves disease diagnosed?"
+    for text in [
+        "Do they need surgery?",  # nobody says "they" of one disease
+        "He also has gout. What now?",
+        "The patient is on warfarin. Any change?",
+        "No.",
+        "ok thanks",
+    ]:
+        assert standing_alone([DRUG_FIRST, text]) == text
+
+
+def test_things_and_people_are_completed_as_a_person_would_ask() -> None:
+    for text, whole in [
+        ("Any contraindications?", "What are the contraindications of Graves disease?"),
+        ("Side effects?", "What are the side effects of Graves disease?"),
+        ("And my daughter?", "What is the first-line drug for Graves disease in my daughter?"),
+        ("for a 5-year-old?", "What is the first-line drug for Graves disease for a 5-year-old?"),
+        ("Same for type 2 diabetes?", "What is the first-line drug for type 2 diabetes?"),
+        ("tell me how it is treated", "Tell me how Graves disease is treated"),
+        ("Can it come back?", "Can Graves disease come back?"),
+    ]:
+        assert standing_alone([DRUG_FIRST, text]) == whole
+    assert standing_alone(["What causes kidney stones?", "How are they treated?"]) == "How are kidney stones treated?"
+    assert standing_alone([DRUG, "Can I take it with alcohol?"]) == "Can I take warfarin with alcohol?"
+
+
 def test_what_replaces_what() -> None:
     dose = "What is the dose of paracetamol for adults?"
     assert standing_alone([dose, "And for children?"]) == "What is the dose of paracetamol for children?"
