@@ -166,9 +166,10 @@ class Service:
             return JSONResponse(openai.completion(id_, self.name, asked.utility))
         answering, _ = await self._start(id_, [*asked.before, asked.question], body, request, history=asked.history)
         if body.stream:
-            return stream(chat_chunks(answering, request, id_, self.name, usage=usage))
+            chunks = chat_chunks(answering, request, id_, self.name, usage=usage, warnings=openai.unused(body))
+            return stream(chunks)
         turns, answer = await unless_gone(request, answering.whole())
-        return JSONResponse(openai.answer_completion(id_, self.name, answer, turns))
+        return JSONResponse(openai.answer_completion(id_, self.name, answer, turns, openai.unused(body)))
 
     async def models(self) -> dict[str, Any]:
         """The agent, as OpenAI's API lists models."""

@@ -1,4 +1,7 @@
-"""Checks before every request: its host name, its size and its token. Adds an id, and headers of security."""
+"""Checks before every request: its host name, its size and its token. Adds headers of security and an id.
+
+The id is the client's own where it sent one.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_REQUEST_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)  # of a client, which is then returned and logged
 
 
 def read_api_key_hashes(path: Path) -> frozenset[str]:
@@ -107,8 +111,9 @@ class Guards:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        id_, began, status = uuid4().hex, time.perf_counter(), 0
-        headers = Headers(scope=scope)
+        headers, began, status = Headers(scope=scope), time.perf_counter(), 0
+        given = headers.get("x-request-id", "")
+        id_ = given if _REQUEST_ID.fullmatch(given) else uuid4().hex
         asker = _token_of(headers) if self._tokens else ""
         scope.setdefault("state", {}).update(request_id=id_, asker=asker)
         head = scope["method"] == "HEAD"  # what GET would be answered, without the body

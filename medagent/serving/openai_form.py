@@ -18,6 +18,7 @@ from medagent.serving.client_utility_prompts import utility_answer
 from medagent.untrusted_text import is_blank
 
 MAX_CHARACTERS, MAX_EARLIER = 8_000, 12  # characters of a question; earlier ones that may complete it
+MAX_NAMED = 20  # unused fields of a request that its answer names
 MAX_HISTORY = 3  # messages that may tell of an emergency
 _MARKUP = re.compile(r"([\\`*|~_$])")
 _AT_LINE = re.compile(r"^[#=+-]|^\d+(?=[.)])|^>", re.MULTILINE)  # headings, lists, quotes
@@ -86,8 +87,9 @@ class StreamOptions(BaseModel):
 class ChatRequest(BaseModel):
     """The body of POST /v1/chat/completions.
 
-    Settings of sampling that an agent does not have are ignored. Fields that would change the shape of an answer are
-    refused. `where` is not OpenAI's: it says which passages may be found, see `medagent.retrieval.filters`.
+    Settings of sampling that an agent does not have are not used, and named in the reply's `medagent.warnings`. Fields
+    that would change the shape of an answer are refused. `where` is not OpenAI's: it says which passages may be found,
+    see `medagent.retrieval.filters`.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -169,10 +171,20 @@ def _refuse_shapes(body: ChatRequest) -> None:
         raise RefusedError("modalities", f"modalities {body.modalities} are not supported: answers are text.")
 
 
-def answer_completion(id: str, model: str, answer: dict[str, Any], turns: list[dict[str, Any]]) -> dict[str, Any]:
-    """A whole chat completion. The extra field `medagent` holds the steps and the checked answer."""
+def unused(body: ChatRequest) -> list[str]:
+    """What a request asks for and an agent leaves out, a sentence each. Values that change nothing are not named."""
+    names = [name[:60] for name, value in (body.model_extra or {}).items() if value not in (None, False, 0, {}, [], "")]
+    told = [f"not used here: {', '.join(names[:MAX_NAMED])}."] if names else []
+    system = any(message.role in ("system", "developer") for message in body.messages)
+    return [*told, "system messages are not read: the agent has its own."] if system else told
+
+
+def answer_completion(
+    id: str, model: str, answer: dict[str, Any], turns: list[dict[str, Any]], warnings: list[str]
+) -> dict[str, Any]:
+    """A whole chat completion. The extra field `medagent` holds the steps, the checked answer and the warnings."""
     whole = completion(id, model, content_of(answer), finish=finish_reason(answer), usage=answer["usage"])
-    return {**whole, "medagent": {"turns": turns, "answer": answer}}
+    return {**whole, "medagent": {"turns": turns, "answer": answer, "warnings": warnings}}
 
 
 def completion(

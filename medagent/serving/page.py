@@ -23,6 +23,7 @@ from medagent.errors import ConfigError
 from medagent.evidence.answers import nearest_sentence
 from medagent.evidence.reading import Asked, words_of
 from medagent.evidence.support import content_words
+from medagent.files import append_private
 from medagent.protocol import NOT_ADVICE
 from medagent.retrieval.passages import Hit
 from medagent.retrieval.retriever import Retriever
@@ -199,8 +200,7 @@ class Feedback:
     def __post_init__(self) -> None:
         """Check now that the file can be written."""
         try:
-            with self.path.open("a", encoding="utf-8"):
-                pass
+            append_private(self.path, "")
         except OSError as error:
             raise ConfigError(
                 f"feedback {self.path}: cannot be written ({error.strerror}). Give a file in a folder that exists."
@@ -230,6 +230,5 @@ class Feedback:
                 "time": datetime.now(UTC).isoformat(timespec="seconds"),
                 **found,
             }
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            append_private(self.path, json.dumps(line, ensure_ascii=False) + "\n")
             return True

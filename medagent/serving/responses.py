@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
+import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, TypeVar
 
+from chromadb.errors import ChromaError
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -20,6 +23,7 @@ from medagent.serving.admission import Answering, OverloadedError, TooLongError,
 
 log = logging.getLogger("medagent.serving")
 CLIENT_LEFT = 499
+_DAMAGED = re.compile(r"malformed|not a database|corrupt|hnsw", re.IGNORECASE)  # words of SQLite and Chroma
 SILENCE_S = 15.0  # between two comments of a stream
 Found = TypeVar("Found")
 
@@ -108,7 +112,7 @@ async def answer_events(
 
 
 async def chat_chunks(
-    answering: Answering, request: Request, id_: str, model: str, *, usage: bool
+    answering: Answering, request: Request, id_: str, model: str, *, usage: bool, warnings: list[str]
 ) -> AsyncGenerator[str]:
     """The stream of POST /v1/chat/completions."""
     steps = answering.events()
@@ -122,7 +126,8 @@ async def chat_chunks(
                 continue
             answer = event.data
             yield _data(openai.chunk(id_, model, {"content": openai.content_of(answer)}))
-            yield _data(openai.chunk(id_, model, {}, finish=openai.finish_reason(answer), extra={"answer": answer}))
+            extra = {"answer": answer, "warnings": warnings}
+            yield _data(openai.chunk(id_, model, {}, finish=openai.finish_reason(answer), extra=extra))
             if usage:
                 yield _data(openai.usage_chunk(id_, model, answer["usage"]))
             yield "data: [DONE]\n\n"
@@ -157,15 +162,25 @@ def _failed(failure: Exception, request: Request) -> tuple[int, dict[str, Any]]:
         return status, openai.error(str(failure), kind, code=code, param=param)
     id_ = request.state.request_id
     log.error("request %s failed: %s", id_, failure, exc_info=failure)
-    if isinstance(failure, RetrievalError):
-        return 503, openai.error(
-            f"the corpus cannot be searched now (request {id_}).", "server_error", code="retrieval"
-        )
+    if isinstance(failure, RetrievalError | sqlite3.DatabaseError):
+        told = f"the corpus cannot be searched now{_damage(failure)} (request {id_})."
+        return 503, openai.error(told, "server_error", code="retrieval")
     upstream = _upstream(failure)
     if upstream is not None:
         status = 502 if upstream.retry_after_s is None else 503
         return status, openai.error(f"{_told_of(upstream)} (request {id_}).", "server_error", code="upstream")
     return 500, openai.error(f"the agent failed (request {id_}); the server's log says why.", "server_error")
+
+
+def _damage(failure: BaseException | None) -> str:
+    """The index file behind a failure and what mends it; empty where none is damaged."""
+    while failure is not None:
+        passages = isinstance(failure, sqlite3.DatabaseError)
+        if passages or (isinstance(failure, ChromaError) and _DAMAGED.search(str(failure))):
+            file = "passages.sqlite" if passages else "chroma"
+            return f": the index's {file} is damaged. Its operator builds the index again with medagent index build"
+        failure = failure.__cause__
+    return ""
 
 
 def _upstream(failure: Exception) -> EndpointError | None:
@@ -189,6 +204,7 @@ def handle_errors(app: FastAPI) -> None:
     """Give every error OpenAI's shape."""
     app.add_exception_handler(MedagentError, _on_failure)
     app.add_exception_handler(RetrievalError, _on_failure)
+    app.add_exception_handler(sqlite3.DatabaseError, _on_failure)  # of what only describes the corpus
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(ClientLeftError, lambda request, failure: Response(status_code=CLIENT_LEFT))
@@ -222,5 +238,7 @@ async def _on_http(request: Request, failure: Exception) -> Response:
     assert isinstance(failure, HTTPException)
     unread = failure.detail == "There was an error parsing the body"  # FastAPI's words
     detail = "the body cannot be read. Send JSON in UTF-8, not compressed." if unread else str(failure.detail)
+    if failure.status_code == 404 and detail == "Not Found":
+        detail = f"{request.url.path[:100]} is not served here. Send messages to /v1/chat/completions."
     told = openai.error(detail, "invalid_request_error")
     return JSONResponse(told, status_code=failure.status_code, headers=failure.headers)

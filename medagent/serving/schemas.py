@@ -105,17 +105,20 @@ class AnswerShape(ResponseShape):
     notice: str
 
 
-class StepsShape(ResponseShape):
-    """The extra field `medagent` of a chat completion."""
+class AnswersShape(ResponseShape):
+    """The response of POST /v1/answers."""
 
+    id: str
     turns: list[TurnShape]
     answer: AnswerShape
 
 
-class AnswersShape(StepsShape):
-    """The response of POST /v1/answers."""
+class StepsShape(ResponseShape):
+    """The extra field `medagent` of a chat completion. `warnings` name what of the request is not used."""
 
-    id: str
+    turns: list[TurnShape]
+    answer: AnswerShape
+    warnings: list[str]
 
 
 class CompletionShape(BaseModel):
@@ -152,7 +155,8 @@ _FAILURES = {
     413: "the body is too large",
     429: "too many questions wait; see Retry-After",
     500: "the agent failed",
-    503: "the corpus cannot be searched now",
+    502: "the model's server refuses",
+    503: "the corpus cannot be searched now, or the model's server does not answer",
     504: "the answer took too long",
 }
 ERRORS: dict[int | str, dict[str, Any]] = {

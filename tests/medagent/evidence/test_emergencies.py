@@ -47,8 +47,67 @@ def test_a_line_is_shown() -> None:
         assert not wrong
 
 
+OTHER_WORDS = (
+    "my chest is being crushed and my left arm is numb; baby turned blue; took the whole box of pills; "
+    "can't feel one side of my face; I feel like an elephant is sitting on my chest; my whole left side is numb; "
+    "half of my body went numb suddenly; there is blood everywhere; he took the entire bottle of tylenol; "
+    "pressure in my chest going down my arm; my chest feels tight and I'm sweating"
+).split("; ")
+OTHER_LANGUAGES = {  # how the line begins -> what people write
+    "Das kann ein Notfall sein": (
+        "mein Kind hat Tabletten geschluckt; ich bekomme keine Luft; mein Vater ist bewusstlos; "
+        "meine Brust tut so weh; Mein Mann hat Schmerzen in der Brust und schwitzt; mein Baby ist ganz blau; "
+        "Mein Arm ist plötzlich taub; Meine Mutter hat einen Schlaganfall; Meine Tochter hat Spülmittel getrunken"
+    ),
+    "Sie sind nicht allein": "ich will nicht mehr leben; Ich möchte mich umbringen; Ich denke an Suizid",
+    "Puede ser una emergencia": (
+        "el pecho me duele mucho y no puedo respirar; mi hijo se tragó una pila; mi bebé no respira; "
+        "mi padre está inconsciente; mi hija ha bebido lejía; mi mujer está teniendo un infarto"
+    ),
+    "No está solo": "quiero morir; no quiero vivir más; me quiero matar; estoy pensando en suicidarme",
+    "C'est peut-être une urgence": (
+        "j'ai très mal à la poitrine; je n'arrive plus à respirer; mon fils a avalé de la javel; "
+        "ma mère ne se réveille pas; mon bébé est tout bleu; mon père a perdu connaissance"
+    ),
+    "Vous n'êtes pas seul": "je veux mourir; je ne veux plus vivre; je veux me tuer; je pense au suicide",
+    "Può essere un'emergenza": (
+        "non riesco a respirare; mio figlio ha ingoiato delle pillole; ho un forte dolore al petto; "
+        "mio padre è svenuto e non si sveglia; mia figlia ha bevuto candeggina"
+    ),
+    "Non è solo": "voglio morire; non voglio più vivere; sto pensando al suicidio",
+    "Pode ser uma emergência": (
+        "não consigo respirar; meu filho engoliu comprimidos; estou com uma dor forte no peito; "
+        "minha mãe está inconsciente; tomei a caixa inteira de remédios; meu pai desmaiou"
+    ),
+    "Você não está só": "quero morrer; quero me matar; não quero mais viver",
+    "Dit kan een noodgeval zijn": "ik krijg geen adem; mijn zoon heeft pillen geslikt",
+}
+OF_FOREIGN_TEXTBOOKS = (
+    "Wie wird ein Herzinfarkt behandelt?; Welche Ursachen haben Brustschmerzen?; Was sind Suizidgedanken?; "
+    "Ich habe meine Tabletten genommen, darf ich Wein trinken?; Mein Baby hat blaue Augen, bleibt das so?; "
+    "¿Cuál es el tratamiento del dolor de pecho?; ¿Qué causa la dificultad para respirar?; "
+    "He tomado dos pastillas de ibuprofeno, ¿puedo beber vino?; ¿Qué es el infarto agudo de miocardio?; "
+    "Quelle est la cause de la douleur thoracique ?; Le suicide est-il fréquent dans la dépression ?; "
+    "J'ai pris mes médicaments, puis-je conduire ?; Mon bébé a les yeux bleus, est-ce normal ?; "
+    "Come si tratta il dolore al petto nell'angina?; Quali sono i sintomi dell'ictus?; "
+    "Voglio sapere cosa causa la gotta; O que causa falta de ar?; "
+    "Qual é o tratamento da dor no peito?; Tomei dois comprimidos de paracetamol, posso beber?"
+).split("; ")
+
+
+def test_a_line_is_shown_for_other_words_and_in_the_persons_language() -> None:
+    assert not [text for text in OTHER_WORDS if not (LINES.line_for(text) or "").startswith("This may be")]
+    wrong = {
+        text: LINES.line_for(text)
+        for begins, texts in OTHER_LANGUAGES.items()
+        for text in texts.split("; ")
+        if not (LINES.line_for(text) or "").startswith(begins)
+    }
+    assert not wrong
+
+
 def test_a_textbook_question_gets_none() -> None:
-    assert not [question for question in OF_TEXTBOOKS if LINES.line_for(question)]
+    assert not [question for question in (*OF_TEXTBOOKS, *OF_FOREIGN_TEXTBOOKS) if LINES.line_for(question)]
 
 
 def test_every_question_of_the_starter_world_gets_none(world: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -245,12 +246,13 @@ def test_what_the_models_server_refuses_is_told_with_its_name(
 def test_a_server_that_is_gone_or_silent_is_told_with_its_name() -> None:
     with chat_server("x") as server:
         gone = endpoint(server)
-    late = RemotePolicy("http://10.255.255.1:9/v1", "m")  # an address that nobody answers at
-    for policy, settings in ((gone, {}), (late, LATE)):
-        (found,) = requested(policy, ("POST", "/v1/answers", {"question": ASKED}), **settings)
-        assert found.status_code == 503
-        assert httpx.URL(policy.url).netloc.decode() in found.json()["error"]["message"]
-        assert int(found.headers["retry-after"]) > 0
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts, and never answers
+        late = RemotePolicy(f"http://127.0.0.1:{silent.getsockname()[1]}/v1", "m")
+        for policy, settings in ((gone, {}), (late, LATE)):
+            (found,) = requested(policy, ("POST", "/v1/answers", {"question": ASKED}), **settings)
+            assert found.status_code == 503
+            assert httpx.URL(policy.url).netloc.decode() in found.json()["error"]["message"]
+            assert int(found.headers["retry-after"]) > 0
 
 
 def test_readiness_asks_the_models_server_and_not_at_each_probe() -> None:
