@@ -42,8 +42,10 @@ def query_of(call: object) -> str:
             return call.strip()
     if isinstance(call, list):
         call = next(iter(call), None)
+    if isinstance(call, str):
+        return call.strip()
     if not isinstance(call, Mapping):
-        return call.strip() if isinstance(call, str) else ""
+        return ""
     for key in _INSIDE:
         if key in call:
             return query_of(call[key])

@@ -154,7 +154,10 @@ class SearchBatcher:
             try:
                 return call()
             except Exception as error:
-                raise self._explained(error, batch) from error
+                told = self._explained(error, batch)
+                if told is error:  # which keeps its own cause
+                    raise
+                raise told from error
 
         for attempt in range(self._retries + 1):
             try:

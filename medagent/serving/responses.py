@@ -24,6 +24,7 @@ from medagent.serving.admission import Answering, OverloadedError, TooLongError,
 log = logging.getLogger("medagent.serving")
 CLIENT_LEFT = 499
 _DAMAGED = re.compile(r"malformed|not a database|corrupt|hnsw", re.IGNORECASE)  # words of SQLite and Chroma
+MOST_CAUSES = 5  # of an error that are looked at; one may be its own
 SILENCE_S = 15.0  # between two comments of a stream
 Found = TypeVar("Found")
 
@@ -174,12 +175,12 @@ def _failed(failure: Exception, request: Request) -> tuple[int, dict[str, Any]]:
 
 def _damage(failure: BaseException | None) -> str:
     """The index file behind a failure and what mends it; empty where none is damaged."""
-    while failure is not None:
+    for _ in range(MOST_CAUSES):
         passages = isinstance(failure, sqlite3.DatabaseError)
         if passages or (isinstance(failure, ChromaError) and _DAMAGED.search(str(failure))):
             file = "passages.sqlite" if passages else "chroma"
             return f": the index's {file} is damaged. Its operator builds the index again with medagent index build"
-        failure = failure.__cause__
+        failure = failure.__cause__ if failure else None
     return ""
 
 
