@@ -238,8 +238,7 @@ class Agent:
             answer = written_answer(parsed.answer, seen, job.question, self.protocol, tokenizer)
             turn = Turn(token_ids, logprobs, text, None, answer, forced_prefix=len(forced))
             turn = replace(turn, routing=sampled.routing, usage=sampled.usage, quoted=answer != parsed.answer)
-            whole = sampled.stop in (TurnStop.TAG, TurnStop.END_OF_TEXT)
-            searches_again = whole and parsed.query is not None
+            searches_again = parsed.query is not None and sampled.stop in (TurnStop.TAG, TurnStop.END_OF_TEXT)
             if searches_again and number + 1 < limits.max_turns:
                 if job.given and job.given.only:
                     hits = list(turns[0].hits)

@@ -17,22 +17,22 @@ from transformers import PreTrainedTokenizerBase
 from medagent.agent import Agent, GivenSearch, Job
 from medagent.answer_forms import FORM_HINTS
 from medagent.plain_protocol import PlainProtocol
-from medagent.protocol import Block, ParsedTurn, Piece, TagProtocol, encode
+from medagent.protocol import TAGS, Block, ParsedTurn, Piece, TagProtocol, encode
 from medagent.retrieval.passages import Passage
 from medagent.tool_calls import TOOL_CALL, written_query
 from medagent.types import Question
 
 ASKED = (
     "Answer the question from the passages above{naming}. Cite the passages that support the answer by their numbers,"
-    " like [1]. If they do not answer it, search again: call the function search, or write <search>...</search> with "
-    "the words to search for.\n"
+    " like [1]. If they do not answer it, search again: call the function search, or write "
+    f"{TagProtocol.search.around('...')} with the words to search for.\n"
 )
 NAMING = " by the letter of one option in parentheses, like (B)", " in one or two sentences"
-_RESULTS = Block("<information>\n", "</information>\n")
-_SEARCH = re.compile(r"<search>\s*([^<]*[^<\s])", re.IGNORECASE)
-_ANSWER = re.compile(r"<answer>(.*?)(?:</answer>|$)", re.IGNORECASE | re.DOTALL)
-_MARKS = re.compile(r"</?(?:think|search|answer|tool_call)>|^```\w*$", re.IGNORECASE | re.MULTILINE)
-_LEAD = re.compile(r"^[\s*_#>]*(?:the\s+)?(?:final\s+|correct\s+)?answer(?:\s+is\b|[\s*_]*:)[\s*_:]*", re.IGNORECASE)
+_THINK, _RESULTS = TagProtocol.think, TagProtocol.information
+_SEARCH = re.compile(rf"(?i){TagProtocol.search.start}\s*([^<]*[^<\s])")
+_ANSWER = re.compile(rf"(?is){TagProtocol.answer.start}(.*?)(?:{TagProtocol.answer.end}|$)")
+_MARKS = re.compile(rf"(?im)</?(?:{'|'.join(TAGS)}|tool_call)>|^```\w*$")
+_LEAD = re.compile(r"(?i)^[\s*_#>]*(?:the\s+)?(?:final\s+|correct\s+)?answer(?:\s+is\b|[\s*_]*:)[\s*_:]*")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class AnyModelProtocol(PlainProtocol):
         self, tokenizer: PreTrainedTokenizerBase, passages: Sequence[Passage], *, first_number: int, max_tokens: int
     ) -> tuple[list[int], int]:
         """See `TurnProtocol.encode_observation`."""
-        start, end = (encode(tokenizer, [Piece(text)]) for text in (_RESULTS.start, _RESULTS.end))
+        start, end = (encode(tokenizer, [Piece(f"{mark}\n")]) for mark in (_RESULTS.start, _RESULTS.end))
         room = max_tokens - len(start) - len(end)
         ids, shown = super().encode_observation(tokenizer, passages, first_number=first_number, max_tokens=room)
         return [*start, *ids, *end], shown
@@ -66,11 +66,10 @@ class AnyModelProtocol(PlainProtocol):
         >>> AnyModelProtocol().parse('{"name": "search", "arguments": {"query": "gout drug"}}').query
         'gout drug'
         """
-        thought, closed, said = text.rpartition(TagProtocol.think.end)
-        thought = thought.replace(TagProtocol.think.start, "").strip()
-        if not closed and TagProtocol.think.start in text:
-            return ParsedTurn(said.replace(TagProtocol.think.start, "").strip(), None, None)
-        said = said.partition(_RESULTS.start.strip())[0]
+        thought, closed, said = text.rpartition(_THINK.end)
+        if not closed and _THINK.start in text:  # a thought that does not end
+            thought, said = text, ""
+        thought, said = thought.replace(_THINK.start, "").strip(), said.partition(_RESULTS.start)[0]
         answer, search = _ANSWER.search(said), _SEARCH.search(said)
         if answer and answer[1].strip() and not (search and search.start() < answer.start()):
             return ParsedTurn(thought, None, answer[1].strip())

@@ -21,22 +21,16 @@ class PolicyError(MedagentError):
 class EndpointError(PolicyError):
     """An endpoint gave no usable answer to one request. Others may be answered.
 
-    `since` is the monotonic time in seconds at which it first failed, infinite where it was asked once. `host` is the
-    server's name and port, and `status` its last one, 0 where it gave none. `retry_after_s` is None where waiting does
-    not help.
+    `since` is the monotonic time in seconds at which it first failed, infinite where it was asked once. `host` names
+    the server with its port, and `status` is its last one, 0 without any. Waiting `retry_after_s`, if any, may help.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        since: float = math.inf,
-        host: str = "",
-        status: int = 0,
-        retry_after_s: int | None = None,
-    ) -> None:
+    since, host, status = math.inf, "", 0
+    retry_after_s: int | None = None
+
+    def __init__(self, message: str, **told: object) -> None:
         super().__init__(message)
-        self.since, self.host, self.status, self.retry_after_s = since, host, status, retry_after_s
+        vars(self).update(told)
 
 
 class InputError(MedagentError):

@@ -188,6 +188,7 @@ class TagProtocol(TurnProtocol):
 
     think: ClassVar[Block] = Block("<think>", "</think>")
     search: ClassVar[Block] = Block("<search>", "</search>")
+    information: ClassVar[Block] = Block("<information>", "</information>")
     answer: ClassVar[Block] = Block("<answer>", "</answer>")
     tag_tokens: ClassVar[tuple[str, ...]] = tuple(f"<{slash}{tag}>" for tag in TAGS for slash in ("", "/"))
 

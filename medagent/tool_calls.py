@@ -10,17 +10,11 @@ from typing import Any
 from medagent.protocol import Block
 
 TOOL_CALL = Block("<tool_call>", "</tool_call>")  # as Qwen writes a call; a protocol with it offers the search
+_PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+_TOLD = "Search the medical corpus for some words. Returns numbered passages."
 SEARCH_FUNCTION: dict[str, Any] = {
     "type": "function",
-    "function": {
-        "name": "search",
-        "description": "Search the medical corpus. Returns numbered passages.",
-        "parameters": {
-            "type": "object",
-            "properties": {"query": {"type": "string", "description": "The words to search for."}},
-            "required": ["query"],
-        },
-    },
+    "function": {"name": "search", "description": _TOLD, "parameters": _PARAMETERS},
 }
 _INSIDE = ("function", "arguments", "parameters", "input")  # keys below which models write the arguments
 _WRITTEN = re.compile(  # calls that are not JSON: Llama's, Qwen3-Coder's, ReAct's
@@ -37,13 +31,12 @@ def query_of(call: object) -> str:
     """
     if isinstance(call, str):
         try:
-            call = json.loads(call)
+            found = json.loads(call)
         except ValueError:
-            return call.strip()
+            found = None
+        return query_of(found) if isinstance(found, dict | list) else call.strip()
     if isinstance(call, list):
-        call = next(iter(call), None)
-    if isinstance(call, str):
-        return call.strip()
+        return query_of(call[0]) if call else ""
     if not isinstance(call, Mapping):
         return ""
     for key in _INSIDE:

@@ -155,9 +155,7 @@ class SearchBatcher:
                 return call()
             except Exception as error:
                 told = self._explained(error, batch)
-                if told is error:  # which keeps its own cause
-                    raise
-                raise told from error
+                raise told from error.__cause__ if told is error else error
 
         for attempt in range(self._retries + 1):
             try:

@@ -25,6 +25,7 @@ log = logging.getLogger("medagent.serving")
 CLIENT_LEFT = 499
 _DAMAGED = re.compile(r"malformed|not a database|corrupt|hnsw", re.IGNORECASE)  # words of SQLite and Chroma
 MOST_CAUSES = 5  # of an error that are looked at; one may be its own
+_REFUSALS = {401: "refused the key", 403: "refused the key", 404: "does not know the address or the model"}
 SILENCE_S = 15.0  # between two comments of a stream
 Found = TypeVar("Found")
 
@@ -193,12 +194,11 @@ def _upstream(failure: Exception) -> EndpointError | None:
 def _told_of(failure: EndpointError) -> str:
     """What happened at the model's server, without its own words, which may hold a key."""
     said = f"status {failure.status}" if failure.status else "no reply"
-    why = {401: "refused the key", 403: "refused the key", 404: "does not know the address or the model"}
     if failure.retry_after_s is not None:
-        what = f"is overloaded, failing or not reachable ({said}); try again in {failure.retry_after_s} s"
+        said += f"). It is overloaded or down; try again in {failure.retry_after_s} s"
     else:
-        what = f"{why.get(failure.status, 'gave no usable answer')} ({said}); its operator must look"
-    return f"the model's server {failure.host} {what}"
+        said += f"). It {_REFUSALS.get(failure.status, 'gave no usable answer')}; tell the operator"
+    return f"the model's server {failure.host} failed ({said}"
 
 
 def handle_errors(app: FastAPI) -> None:

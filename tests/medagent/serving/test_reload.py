@@ -80,7 +80,8 @@ def test_servers_elsewhere_give_the_answers_of_the_weights_here(index_folder: Pa
             assert found["answer"]["logprob"] == pytest.approx(here["answer"]["logprob"], abs=1e-4)
             fake.failing = True
             failed = answer(url)
-            assert failed.status_code == 500
+            assert failed.status_code == 503, "its server is named, and the address's path is not"
+            assert fake.url.removeprefix("http://") in failed.text
             assert fake.url not in failed.text
             fake.failing = False
             assert answer(url).status_code == 200, "and the service goes on"
