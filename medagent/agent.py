@@ -28,10 +28,9 @@ from medagent.untrusted_text import harmless, harmless_passages, harmless_questi
 
 @dataclass(frozen=True)
 class GivenSearch:
-    """A first turn that the environment writes.
+    """A first turn that the environment writes: a search for `query`, which `hits` answer, else the retriever.
 
-    It searches for `query`, and `hits` answer it. If `hits` is None, the retriever answers. With `only`, later searches
-    show the same passages, so they are all that the policy reads.
+    With `only`, later searches show the same passages, so they are all that the policy reads.
     """
 
     query: str

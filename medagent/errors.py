@@ -21,8 +21,8 @@ class PolicyError(MedagentError):
 class EndpointError(PolicyError):
     """An endpoint gave no usable answer to one request. Others may be answered.
 
-    `since` is the monotonic time in seconds at which it first failed, infinite where it was asked once. `host` names
-    the server with its port, and `status` is its last one, 0 without any. Waiting `retry_after_s`, if any, may help.
+    `since`: the monotonic time in seconds of its first failure, infinite if it was asked once. `host` and `status`, 0
+    without any, are the server's. Waiting `retry_after_s`, if any, may help.
     """
 
     since, host, status = math.inf, "", 0

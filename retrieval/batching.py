@@ -73,10 +73,6 @@ class SearchBatcher:
         self._worker: asyncio.Task[None] | None = None
 
     @property
-    def _name(self) -> str:
-        return type(self._retriever).__name__
-
-    @property
     def waiting(self) -> int:
         """How many queries wait for the next batch."""
         return len(self._queue)
@@ -154,8 +150,9 @@ class SearchBatcher:
             try:
                 return call()
             except Exception as error:
-                told = self._explained(error, batch)
-                raise told from error.__cause__ if told is error else error
+                raise self._explained(error, batch) from (
+                    error.__cause__ if isinstance(error, RetrievalError) else error
+                )
 
         for attempt in range(self._retries + 1):
             try:
@@ -180,7 +177,8 @@ class SearchBatcher:
         by = f" ({first.asker})" if first.asker else ""
         if isinstance(error, RetrievalError):
             return error if failed is None else type(error)(f"{error} Asked by {first.asker or 'a caller'}.")
-        what = f"{self._name}.search: {type(error).__name__}: {error}, for {len(batch)} queries, of which the first is"
+        name = type(self._retriever).__name__
+        what = f"{name}.search: {type(error).__name__}: {error}, for {len(batch)} queries, of which the first is"
         if passes(error):
             return RetrieverUnavailableError(f"{what} {first.query!r}{by}.")
         return RetrievalError(f"{what} {first.query!r}{by}. Mend the class; only an OSError is tried again.")
