@@ -49,12 +49,11 @@ In the answer {naming}, and cite the passages that support it by their numbers, 
 NAMING = "name one option by its letter in parentheses, like (B)", "say it in a few words"  # with and without options
 
 CLOSED_BOOK = """You answer medical questions from what you know. Think inside <think>...</think>, then answer with \
-<answer>...</answer>. In the answer name one option by its letter in parentheses, like (B); where no options are \
-given, answer in a few words."""
+<answer>...</answer>. In the answer {naming}."""
 GIVEN = """You answer medical questions from search results. They are already given, inside \
 <information>...</information>; each passage ends with its number in brackets, like [1]. Think inside \
-<think>...</think>, then answer with <answer>...</answer>. In the answer name one option by its letter in parentheses, \
-like (B), or answer in a few words where no options are given, and cite the passages that support it, like [1]."""
+<think>...</think>, then answer with <answer>...</answer>. In the answer {naming}, and cite the passages that support \
+it, like [1]."""
 
 
 @dataclass(frozen=True)

@@ -150,9 +150,8 @@ class SearchBatcher:
             try:
                 return call()
             except Exception as error:
-                raise self._explained(error, batch) from (
-                    error.__cause__ if isinstance(error, RetrievalError) else error
-                )
+                cause = error.__cause__ if isinstance(error, RetrievalError) else error
+                raise self._explained(error, batch) from cause
 
         for attempt in range(self._retries + 1):
             try:
