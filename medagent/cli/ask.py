@@ -61,7 +61,11 @@ class _Asking:
         self._options, self._where = options, Filter.parse(options.where)
         self.agent: Agent = open_agent(options.agent, index=options.index, tools=options.tools or [])
         self._check = EvidenceCheck.over(
-            self.agent.retriever, shown=options.evidence, entailment=options.entailment, emergencies=options.emergencies
+            self.agent.retriever,
+            shown=options.evidence,
+            entailment=options.entailment,
+            emergencies=options.emergencies,
+            synonyms=options.synonyms,
         )
 
     def ask(self, question: Question, *, indent: int | None = None) -> None:

@@ -138,6 +138,7 @@ def app_of(command: ServeCommand, engine: Engine) -> FastAPI:
             shown=command.evidence,
             entailment=command.entailment,
             emergencies=command.emergencies,
+            synonyms=command.synonyms,
             number=command.emergency_number or NUMBER,
         ),
         rewriter=rewriter_of(command.rewriter, model=command.rewriter_model, policy=agent.policy),

@@ -12,6 +12,7 @@ from medagent.evidence.emergencies import NUMBER, Emergencies
 from medagent.evidence.kinds import EvidenceKind, EvidenceVerdict
 from medagent.evidence.reading import Asked, words_of
 from medagent.evidence.support import Entailment, LexicalRule, NLIModel
+from medagent.evidence.synonyms import SynonymTable
 from medagent.evidence.verdict import judge
 from medagent.evidence.words import Names, asked_for, folded, question_kinds, tells
 from medagent.retrieval.batching import SearchBatcher
@@ -44,6 +45,7 @@ class EvidenceCheck:
     entails: Entailment = LexicalRule()
     shown: Shown = "partly"
     emergencies: Emergencies = field(default_factory=Emergencies.load)
+    synonyms: SynonymTable = field(default_factory=SynonymTable.load)
 
     @staticmethod
     def over(
@@ -52,17 +54,19 @@ class EvidenceCheck:
         shown: Shown = "partly",
         entailment: str | None = None,
         emergencies: str | None = None,
+        synonyms: str | None = None,
         number: str = NUMBER,
     ) -> EvidenceCheck:
         """The check of answers over this retriever. `number` is whom the lines of `emergencies` tell to call."""
         lines = Emergencies.load(Path(emergencies) if emergencies else None, number=number)
+        table = SynonymTable.load(Path(synonyms) if synonyms else None)
         entails: Entailment = NLIModel(entailment) if entailment else LexicalRule()
-        return EvidenceCheck(names_of(retriever), entails, shown, lines)
+        return EvidenceCheck(names_of(retriever), entails, shown, lines, table)
 
     def judge(self, rollout: Rollout) -> EvidenceVerdict:
         """The verdict on a rollout's answer. A person in danger is offered no names."""
         urgent = self.emergencies.line_for(rollout.question.text)
-        return judge(rollout, self.entails, Names(()) if urgent else self.names)
+        return judge(rollout, self.entails, Names(()) if urgent else self.names, self.synonyms)
 
     def withholds(self, verdict: EvidenceVerdict) -> bool:
         """Whether an answer with this verdict is kept from people."""

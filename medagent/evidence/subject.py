@@ -19,6 +19,7 @@ import yaml
 from medagent.evidence.drugs_and_doses import named_in
 from medagent.evidence.reading import LONG_SUBJECT, Asked
 from medagent.evidence.sentences import without_sort
+from medagent.evidence.synonyms import SynonymTable
 from medagent.evidence.words import FRAME, TOKEN, describes, folded, form, forms, named_words, without_kinds
 from medagent.retrieval.passages import Passage
 from medagent.types import Question
@@ -55,23 +56,27 @@ def _words() -> dict[str, frozenset[str]]:
     return found | {"framing": found["framing"] | frozenset(map(form, FRAME))}
 
 
-def match_subject(question: Question | str, passage: Passage, sentence: str | None = None) -> SubjectMatch:
+def match_subject(
+    question: Question | str, passage: Passage, sentence: str | None = None, synonyms: SynonymTable | None = None
+) -> SubjectMatch:
     """How the subject of a passage, or of one of its sentences under its heading, stands to that of a question.
 
     Without a sentence the whole text is read. A question that describes its subject, or a case, is narrowed by no name.
     """
-    read, said = _read(question if isinstance(question, str) else question.text), sentence
-    if said is None:
-        said = passage.text
-    if not read.asked.named_in(_loose(f"{passage.heading}\n{said}")):
+    plain = (synonyms or SynonymTable.load()).plain
+    read = _read(plain(question if isinstance(question, str) else question.text))
+    said = plain(passage.text if sentence is None else sentence)
+    if not read.asked.named_in(_loose(f"{plain(passage.heading)}\n{said}")):
         return OTHER
     if not read.runs:
         return SAME
     parts = [part for part in (passage.title, passage.section) if part]
-    headed = [(run, match) for part in parts for run, match in read.of_heading(part, said)]
-    for _, match in headed:
-        if match is not SAME:
-            return match
+    headed = []
+    for part in parts:
+        for run, match in read.of_heading(plain(part), said):
+            if match is not SAME:
+                return SubjectMatch("narrower", part)
+            headed.append((run, match))
     if not headed or sentence is not None:
         for match in read.of_text(said, [run for run, _ in headed] or read.runs):
             if match is not SAME:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from medagent.answer_forms import citations
+from medagent.answer_forms import citations, without_citations
 from medagent.evidence.drugs_and_doses import named_in
 from medagent.evidence.kinds import WHY_NONE, EvidenceKind, EvidenceVerdict
 from medagent.evidence.languages import ONLY_ENGLISH, is_other_language
@@ -39,8 +39,9 @@ from medagent.evidence.sentences import (
     says_too_little,
     stating_windows,
 )
-from medagent.evidence.subject import match_subject
+from medagent.evidence.subject import SubjectMatch, match_subject
 from medagent.evidence.support import Entailment, LexicalRule, Statement, content_words
+from medagent.evidence.synonyms import SynonymTable
 from medagent.evidence.words import Names, describes, folded, forms, subject_words, tells, what_is_asked
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Rollout, StopReason
@@ -52,11 +53,19 @@ _WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
 _ALL_OR_NONE = re.compile(r"\b(?:all|none|both|neither|any) of (?:the )?(?:above|these|them|options)\b", re.IGNORECASE)
 
 
-def judge(rollout: Rollout, entails: Entailment = LexicalRule(), names: Names = Names(())) -> EvidenceVerdict:
+def judge(
+    rollout: Rollout,
+    entails: Entailment = LexicalRule(),
+    names: Names = Names(()),
+    synonyms: SynonymTable | None = None,
+) -> EvidenceVerdict:
     """The verdict on a rollout's answer. `names` are the corpus's titles, for misspelt subjects."""
     answered = rollout.stop_reason is StopReason.ANSWERED
     answer = (rollout.answer or "").strip() if answered else ""
-    found = _Judgement(rollout, answer, entails, names)
+    table = synonyms or SynonymTable.load()
+    if content_words(table.plain(without_citations(answer))) <= content_words(table.plain(rollout.question.text)):
+        table = SynonymTable(())  # a synonym is asked for
+    found = _Judgement(rollout, answer, entails, names, table)
     return replace(found.verdict(), contradicts=found.said.contradicts)
 
 
@@ -65,13 +74,18 @@ def _partly(text: str, numbers: Sequence[int], missing: tuple[str, ...] = ()) ->
 
 
 class _Judgement:
-    def __init__(self, rollout: Rollout, answer: str, entails: Entailment, names: Names) -> None:
-        self._question, self._answer, self._entails = rollout.question, answer, entails
-        self._asked, self._relation = Asked.of(rollout.question), AskedRelation.asked_by(rollout.question.text)
-        self._passages = [hit.passage for hit in rollout.hits]
+    def __init__(
+        self, rollout: Rollout, answer: str, entails: Entailment, names: Names, synonyms: SynonymTable
+    ) -> None:
+        plain, options = synonyms.plain, tuple(map(synonyms.plain, rollout.question.options))
+        self._question = replace(rollout.question, text=plain(rollout.question.text), options=options)
+        self._answer, self._entails, self._synonyms = plain(answer), entails, synonyms
+        self._asked, self._relation = Asked.of(self._question), AskedRelation.asked_by(self._question.text)
+        self._shown = [hit.passage for hit in rollout.hits]
+        self._passages = [synonyms.plain_passage(passage) for passage in self._shown]
         shown = len(self._passages)
-        self._cited = [number for number in citations(answer) if 1 <= number <= shown]
-        self.said = read_answer(answer, rollout.question, shown=shown)
+        self._cited = [number for number in citations(self._answer) if 1 <= number <= shown]
+        self.said = read_answer(self._answer, self._question, shown=shown)
         self._names, self._stopped = names, rollout.stop_reason
 
     def verdict(self) -> EvidenceVerdict:
@@ -140,7 +154,7 @@ class _Judgement:
         near = [
             number
             for number in self._cited
-            if match_subject(self._question, self._passages[number - 1]).kind == "same"
+            if self._match(number).kind == "same"
             and self._told_by(self._passages[number - 1], self._passages[number - 1].text)
         ]
         if not near or any(each.name for each in self.said.statements):
@@ -151,18 +165,20 @@ class _Judgement:
         """The passages among these that state it of a narrower subject than the asked one, with its name."""
         found = {}
         for number in numbers:
-            passage = self._passages[number - 1]
             said = [each.text for each in self.said.statements]
             windows = [without_name(each, self._name) for each in self._close_windows(number)] if self._name else said
-            matches = [match_subject(self._question, passage, window) for window in windows or [""]]
+            matches = [self._match(number, window) for window in windows or [""]]
             if all(match.kind == "narrower" for match in matches):
                 found[number] = matches[0].name
         return found
 
+    def _match(self, number: int, sentence: str | None = None) -> SubjectMatch:
+        return match_subject(self._question, self._shown[number - 1], sentence, self._synonyms)
+
     def _only_for(self, narrower: Mapping[int, str]) -> str:
         """What to tell of answers for narrower subjects, with the others that were read."""
         names = list(dict.fromkeys(narrower.values()))
-        matches = (match_subject(self._question, passage) for passage in self._passages)
+        matches = (self._match(number) for number in range(1, len(self._shown) + 1))
         known = {folded(name) for name in names}
         others = {folded(match.name): match.name for match in matches if match.name and folded(match.name) not in known}
         also = f" Other forms that were read: {', '.join(list(others.values())[:MAX_FORMS])}." if others else ""
@@ -272,7 +288,7 @@ class _Judgement:
         return self._with_names(EvidenceKind.SOMETHING_ELSE, text, missing)
 
     def _about(self, numbers: Sequence[int]) -> str:
-        passages = [self._passages[number - 1] for number in numbers]
+        passages = [self._shown[number - 1] for number in numbers]
         headings = list(dict.fromkeys(passage.heading or passage.id for passage in passages))
         return f"The passage is about {quoted(headings[:2])}"
 

@@ -22,6 +22,7 @@ class AgentOptions:
         evidence: The answers that are shown: those that a passage states, also partly stated ones, or all.
         entailment: A model that judges whether passages state an answer, as in evaluate. By default words decide.
         emergencies: File of patterns and lines for questions that may be emergencies, instead of the packaged one.
+        synonyms: File of more names of one meaning, a group per line, as "heart attack|myocardial infarction".
     """
 
     agent: str = "runs/demo/agent"
@@ -30,6 +31,7 @@ class AgentOptions:
     evidence: Shown = "partly"
     entailment: str | None = None
     emergencies: str | None = None
+    synonyms: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
