@@ -13,7 +13,7 @@ from medagent.agent import Agent, Job
 from medagent.answer_forms import citations, marked_letters
 from medagent.any_model import for_any_model
 from medagent.evidence.check import EvidenceCheck
-from medagent.evidence.kinds import EvidenceKind, EvidenceVerdict
+from medagent.evidence.kinds import NOTHING_ON_IT, EvidenceKind, EvidenceVerdict
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.chunking import sentence_spans
@@ -150,7 +150,11 @@ async def answered(
     found = await asyncio.to_thread(checked, rollout, check)
     found = replace(found, urgent=check.emergencies.line_for(rollout.question.text, *history))
     if found.withheld:
-        return replace(found, nearest=await check.nearest(rollout, search))
+        nearest = await check.nearest(rollout, search)
+        if nearest == () and found.verdict.kind is EvidenceKind.NOT_READ:
+            silent = replace(found.verdict, kind=EvidenceKind.NOT_SAID, text=NOTHING_ON_IT)
+            found = replace(found, verdict=silent, text=silent.told)
+        return replace(found, nearest=nearest or ())
     return found if found.urgent else replace(found, follow_ups=await check.follow_ups(rollout, found.verdict, search))
 
 

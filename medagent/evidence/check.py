@@ -72,29 +72,35 @@ class EvidenceCheck:
         """Whether an answer with this verdict is kept from people."""
         return verdict.unsafe or verdict.kind not in SHOWN_KINDS[self.shown]
 
-    async def nearest(self, rollout: Rollout, search: SearchBatcher) -> tuple[Passage, ...]:
-        """The passages of the rollout and of one search that share most of the question's subject, three at most."""
-        asked, found = Asked.of(rollout.question), await _read_and_found(rollout, rollout.question.text, search)
+    async def nearest(self, rollout: Rollout, search: SearchBatcher) -> tuple[Passage, ...] | None:
+        """The passages of the rollout and of one search that share most of the question's subject, three at most.
+
+        None where the search failed and the rollout read nothing near.
+        """
+        found, searched = await _read_and_found(rollout, rollout.question.text, search)
+        asked = Asked.of(rollout.question)
         shares = {each.id: (asked.share_in(words_of(each)), each) for each in found}.values()
         near = sorted((each for each in shares if each[0] >= NEAR), key=lambda each: -each[0])
-        return tuple(passage for _, passage in near[:NEAREST])
+        return tuple(passage for _, passage in near[:NEAREST]) if near or searched else None
 
     async def follow_ups(self, rollout: Rollout, verdict: EvidenceVerdict, search: SearchBatcher) -> tuple[str, ...]:
         """Questions that may be asked next; none where no answer is stated."""
         subject = subject_of(rollout, verdict)
         if not subject:
             return ()
-        return follow_ups(rollout.question.text, subject, await _read_and_found(rollout, subject, search))
+        found, _ = await _read_and_found(rollout, subject, search)
+        return follow_ups(rollout.question.text, subject, found)
 
 
-async def _read_and_found(rollout: Rollout, query: str, search: SearchBatcher) -> list[Passage]:
-    """The passages of a rollout and of one more search; where that fails, the first alone."""
+async def _read_and_found(rollout: Rollout, query: str, search: SearchBatcher) -> tuple[list[Passage], bool]:
+    """The passages of a rollout and of one more search, and whether that succeeded."""
     found = [hit.passage for hit in rollout.hits]
     try:
         found += [hit.passage for hit in await search.search(query, top_k=LOOKED_AT)]
     except RetrievalError as error:
         log.warning("the search for what may be offered failed (%s); passages of the rollout are.", error)
-    return found
+        return found, False
+    return found, True
 
 
 def names_of(retriever: Retriever) -> Names:

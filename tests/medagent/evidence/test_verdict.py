@@ -122,6 +122,16 @@ def test_a_withheld_answer_offers_the_nearest_passages() -> None:
         assert [passage.id for passage in answer.nearest] == near
 
 
+def test_the_corpus_is_called_silent_only_after_a_search_that_found_nothing_on_the_subject() -> None:
+    rollout, failing = said("What is the first-line drug for zorbinosis?", "nothing [1]", GOUT), Corpus()
+    failing.failing = True
+    silent, read = EvidenceKind.NOT_SAID, EvidenceKind.NOT_READ
+    zorbinosis = Passage.make("zorbinosis", "It is rare.")
+    for corpus, kind in ((Finds(GOUT), silent), (Finds(zorbinosis), read), (failing, read)):
+        answer = asyncio.run(answered(rollout, EvidenceCheck(), SearchBatcher(corpus, top_k=2, retries=0)))
+        assert (answer.verdict.kind, answer.text) == (kind, answer.verdict.told)
+
+
 def test_the_titles_of_a_huge_index_are_not_taken(retriever: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(names_of(retriever)) > 300
     monkeypatch.setattr(check, "MAX_TITLES", 10)

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from chromadb.errors import InternalError
 
+from medagent.policies.chat_endpoint import byte_tokenizer
+from medagent.policies.scripted import ScriptedPolicy
 from medagent.retrieval.errors import RetrieverUnavailableError
 from medagent.serving.page import Feedback, Report
 from medagent.types import Question
@@ -97,3 +99,23 @@ def test_reports_can_be_read_by_their_account_alone(tmp_path: Path, before: int 
         os.umask(mask)
     assert path.stat().st_mode & 0o777 == 0o600
     assert "Jane Roe" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("question", "said", "kind", "text"),
+    [
+        ("What is the first-line drug for gout?", "<think>Hm.</think>", "no_answer", "The agent gave no answer"),
+        (
+            "Was ist das Mittel der ersten Wahl bei Gicht?",
+            "<answer> colchicine [1]</answer>",
+            "other_language",
+            "English",
+        ),
+    ],
+)
+def test_the_verdict_says_what_happened(question: str, said: str, kind: str, text: str) -> None:
+    policy = ScriptedPolicy(byte_tokenizer(), lambda read, turn: said)
+    answer = call(policy, "POST", "/v1/answers", json={"question": question}).json()["answer"]
+    assert (answer["verdict"]["kind"], answer["withheld"]) == (kind, True)
+    assert text in answer["text"]
+    assert kind in call(policy, "GET", "/openapi.json").text
