@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from pydoc import locate
@@ -29,6 +28,7 @@ from medagent.retrieval.tools import Tool
 from medagent.training.advantages import AdvantageEstimator
 from medagent.training.agent_data import AgentData
 from medagent.training.auto_dtype import resolve_dtype
+from medagent.training.checked_loading import class_paths
 from medagent.training.compatibility import check_composition
 from medagent.training.data import RolloutData
 from medagent.training.engines import Engine
@@ -79,9 +79,9 @@ class AgentParser(LightningArgumentParser):
         if args and isinstance(args[0], list):
             args = (with_one_algorithm([with_current_names(each) for each in args[0]]), *args[1:])
         parsed = super().parse_args(*args, **kwargs)
-        for found in _classes_in(parsed):
+        for found in map(locate, class_paths(parsed.as_dict())):
             for base in BASES:
-                if issubclass(found, base) and (reason := misfit(found, base)):
+                if isinstance(found, type) and issubclass(found, base) and (reason := misfit(found, base)):
                     self.error(reason)
         return parsed
 
@@ -115,18 +115,6 @@ class Algorithm:
     callbacks: list[Callback] = field(default_factory=list)
     model: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
-
-
-def _classes_in(value: Any) -> Iterator[type]:
-    """The classes that settings name by `class_path`, wherever in them."""
-    if isinstance(value, list | tuple):
-        for each in value:
-            yield from _classes_in(each)
-    if isinstance(value, Namespace | dict):
-        for name, each in value.items():
-            if name.rpartition(".")[2] == "class_path" and inspect.isclass(found := locate(str(each))):
-                yield found
-            yield from _classes_in(each)
 
 
 def add_run_settings(parser: LightningArgumentParser, data: type[AgentData]) -> None:

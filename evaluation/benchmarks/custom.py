@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 from medagent.answer_forms import FORM_HINTS, written
@@ -24,11 +25,16 @@ class StarterBenchmark:
 
     def questions(self) -> list[Question]:
         """See `Benchmark.questions`."""
-        return World.load().questions(self._split, limit_per_kind=self._limit, skip_per_kind=self._skip)
+        return list(_questions(self._split, self._limit, self._skip))
 
     def passages(self) -> list[Passage]:
         """The starter corpus."""
         return World.load().passages()
+
+
+@cache  # training asks for them several times
+def _questions(split: Split, limit: int | None, skip: int) -> tuple[Question, ...]:
+    return tuple(World.load().questions(split, limit_per_kind=limit, skip_per_kind=skip))
 
 
 OPEN_FORMS = ("ranked", "list", "number")

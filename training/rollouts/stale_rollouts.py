@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from threading import Thread
-from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter
 
 from medagent.errors import ConfigError
-from medagent.retrieval.bibliography import Bibliography
-from medagent.retrieval.passages import Hit, Passage
-from medagent.routing_record import RoutingRecord
-from medagent.types import Question, Rollout, StopReason, Turn
+from medagent.types import Rollout
 
 FOLDER = "stale_rollouts"
+EXACT = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants")
+ROLLOUTS = TypeAdapter(list[Rollout], config=EXACT)
 
 
 class Background:
@@ -102,63 +99,10 @@ def check_ranks(run: Path, world_size: int) -> None:
 def write_rollouts(path: Path, rollouts: Sequence[Rollout]) -> None:
     """Write one rollout per line; the file appears whole or not at all."""
     part = path.with_suffix(".part")
-    with part.open("w", encoding="utf-8") as file:
-        for rollout in rollouts:
-            file.write(json.dumps(asdict(rollout), ensure_ascii=False, default=_text) + "\n")
+    part.write_bytes(b"".join(ROLLOUTS.dump_json([each])[1:-1] + b"\n" for each in rollouts))  # without the brackets
     os.replace(part, path)
-
-
-def _text(data: object) -> str:
-    """The bytes of a record of experts, the only thing in a rollout that JSON does not know."""
-    assert isinstance(data, bytes)
-    return b64encode(data).decode("ascii")
 
 
 def read_rollouts(path: Path) -> list[Rollout]:
     """The rollouts of a file, equal to those written."""
-    with path.open(encoding="utf-8") as file:
-        return [_rollout(json.loads(line)) for line in file]
-
-
-def _rollout(row: dict[str, Any]) -> Rollout:
-    question = Question(
-        **{
-            **row["question"],
-            "options": tuple(row["question"]["options"]),
-            "gold_passage_ids": tuple(row["question"]["gold_passage_ids"]),
-            "aliases": tuple(row["question"]["aliases"]),
-            "items": tuple(map(tuple, row["question"].get("items", ()))),
-            "bounds": tuple(bounds) if (bounds := row["question"].get("bounds")) else None,
-        }
-    )
-    return Rollout(
-        **{
-            **row,
-            "question": question,
-            "prompt_ids": tuple(row["prompt_ids"]),
-            "turns": tuple(_turn(turn) for turn in row["turns"]),
-            "stop_reason": StopReason(row["stop_reason"]),
-        }
-    )
-
-
-def _turn(row: dict[str, Any]) -> Turn:
-    return Turn(
-        **{
-            **row,
-            "token_ids": tuple(row["token_ids"]),
-            "logprobs": tuple(row["logprobs"]),
-            "hits": tuple(Hit(_passage(hit["passage"]), hit["score"]) for hit in row["hits"]),
-            "observation_ids": tuple(row["observation_ids"]),
-            "routing": _routing(row.get("routing")),
-        }
-    )
-
-
-def _routing(row: dict[str, Any] | None) -> RoutingRecord | None:
-    return RoutingRecord(**{**row, "data": b64decode(row["data"])}) if row else None
-
-
-def _passage(row: dict[str, Any]) -> Passage:
-    """The inverse of `asdict` for a passage."""
-    return Passage(**{**row, "about": Bibliography.from_json(row.get("about", {}))})
+    return ROLLOUTS.validate_json(b"[%s]" % b",".join(path.read_bytes().splitlines()))
