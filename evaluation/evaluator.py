@@ -160,10 +160,7 @@ def evaluate(
     price, parameters, callback = price or {}, parameters or {}, callback or EvaluationCallback()
     if not set(price) <= {"input", "output"} or any(value < 0 for value in price.values()):
         raise InputError(f"price: found {dict(price)}, wanted input and output, each 0 or more per million tokens.")
-    source, plan = (
-        source_named(benchmark),
-        Plan(modes_named(modes), samples, rotations, temperature, seed),
-    )
+    source, plan = source_named(benchmark), Plan(modes_named(modes), samples, rotations, temperature, seed)
     entails: Entailment = NLIModel(entailment) if entailment else LexicalRule()
     questions, passages, notes = source.questions()
     if rotations and (in_place := sum(orders(question) < len(question.options) for question in questions)):

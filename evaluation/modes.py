@@ -120,11 +120,8 @@ def job_for(
     elif mode is Mode.GOLD:
         missing = [name for name in question.gold_passage_ids if name not in evidence]
         if missing or not question.gold_passage_ids:
-            what = (
-                f"the gold passage {missing[0]} is in neither benchmark nor index"
-                if missing
-                else "it names no gold passage"
-            )
+            lacks = f"the gold passage {missing[0]} is in neither benchmark nor index" if missing else ""
+            what = lacks or "it names no gold passage"
             raise InputError(f"mode gold: question {question.id}: {what}. Leave this mode out.")
         given = GivenSearch(question.text, tuple(Hit(evidence[name], 0.0) for name in question.gold_passage_ids))
     if mode is Mode.WITHOUT_EVIDENCE and not question.gold_passage_ids:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_only
@@ -44,11 +45,13 @@ def say(line: str) -> None:
 
 def _dtype_before(run: Path) -> str | None:
     """The dtype of the newest readable checkpoint in a run's folder, None without one."""
+    return next((str(found) for _, each in readable_checkpoints(run) if (found := each.get(DTYPE))), None)
+
+
+def readable_checkpoints(run: Path, torn: Callable[[str], None] = lambda _: None) -> Iterator[tuple[Path, Any]]:
+    """The checkpoints of a run with their paths, newest first. `torn` is told of one that cannot be read."""
     for path in sorted(run.glob("checkpoints/*.ckpt"), key=lambda path: path.stat().st_mtime, reverse=True):
         try:
-            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, OSError, UnpicklingError):
-            continue  # torn; the run says so when it goes on from the one before
-        if found := checkpoint.get(DTYPE):
-            return str(found)
-    return None
+            yield path, torch.load(path, map_location="cpu", weights_only=True)
+        except (RuntimeError, EOFError, OSError, UnpicklingError) as error:
+            torn(f"checkpoint {path} cannot be read ({error}); trying the one before it.")

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from medagent.errors import ConfigError
 from medagent.training.auto_dtype import say
-from medagent.training.execution import Execution, TokenLimit
+from medagent.training.execution import TokenLimit
 from medagent.training.experience import Experience
 from medagent.training.forward import TokenCounts
 from medagent.training.sharding import over_ranks
@@ -150,20 +150,6 @@ def _counts(module: LightningModule) -> TokenCounts:
     return counts
 
 
-class Executes(Protocol):
-    """A module whose passes follow `Execution`."""
-
-    execution: Execution
-
-
-@runtime_checkable
-class TellsTokenLimit(Protocol):
-    """A data module that knows how many tokens a pass of its work may read."""
-
-    def token_limit(self) -> TokenLimit:
-        """The limit on this rank."""
-
-
 class AutoMaxTokens(Callback):
     """Sets and prints `execution.max_tokens` where it is null: the smallest over ranks, kept in checkpoints."""
 
@@ -181,9 +167,9 @@ class AutoMaxTokens(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Set the number before the first rollout."""
-        module: Executes = pl_module  # type: ignore[assignment]
+        module: Any = pl_module
         data = trainer.datamodule  # type: ignore[attr-defined]
-        self._settles = module.execution.max_tokens is None and isinstance(data, TellsTokenLimit)
+        self._settles = module.execution.max_tokens is None and hasattr(data, "token_limit")
         if not self._settles:
             return
         if self._kept is not None:

@@ -20,7 +20,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from pickle import UnpicklingError
 from pydoc import locate
 from typing import Any
 
@@ -38,6 +37,7 @@ from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder, signals_interrupt
 from medagent.training.agent_data import AgentData
+from medagent.training.auto_dtype import readable_checkpoints
 from medagent.training.callbacks.export import in_words, read_metrics
 from medagent.training.callbacks.importance_level import level_of
 from medagent.training.data import RolloutData
@@ -231,13 +231,7 @@ def run_checkpoints(run: Path) -> ModelCheckpoint:
 
 def newest_checkpoint(run: Path) -> Path | None:
     """The newest checkpoint of whole iterations; torn ones and those inside an iteration are named and passed over."""
-    found = sorted(run.glob("checkpoints/*.ckpt"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in found:
-        try:
-            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, OSError, UnpicklingError) as error:
-            print(f"checkpoint {path} cannot be read ({error}); trying the one before it.")
-            continue
+    for path, checkpoint in readable_checkpoints(run, torn=print):
         if why := why_not_to_go_on(checkpoint):
             print(f"checkpoint {path} is passed over: {why}. A run goes on from the end of an iteration.")
             continue
@@ -258,10 +252,10 @@ def _iterations_in(path: Path) -> int:
     return int(checkpoint["epoch"]) + 1
 
 
-def _discard(run: Path) -> None:
-    """Remove what a run writes, and nothing else that the folder may hold."""
-    for name in RUN_PARTS:
-        path = run / name
+def discard(folder: Path, parts: Sequence[str] = RUN_PARTS) -> None:
+    """Remove what a run writes, or other parts, and nothing else that the folder may hold."""
+    for name in parts:
+        path = folder / name
         if path.is_dir():
             shutil.rmtree(path)
         else:
@@ -275,7 +269,7 @@ def _claim(
     run = folder.path
     folder.refuse_others(*RUN_PARTS)
     if overwrite:
-        _discard(run)
+        discard(run)
     path = run / "config.yaml"
     checkpoint = newest_checkpoint(run)
     done = _iterations_in(checkpoint) if checkpoint else 0

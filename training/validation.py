@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
@@ -16,20 +16,6 @@ from medagent.training.sharding import gathered
 from medagent.types import Question, Rollout
 
 BATCH = 128  # questions that are answered together, which no figure depends on
-
-
-@runtime_checkable
-class AnswersQuestions(Protocol):
-    """A data module whose agent answers its questions of validation."""
-
-    def sync_agent(self, module: LightningModule, *, version: int) -> None:
-        """Give the agent the module's weights."""
-
-    def answers(self, questions: Sequence[Question]) -> list[Rollout]:
-        """The agent's greedy answers, in order."""
-
-    def validation_metrics(self, answers: Sequence[Rollout]) -> dict[str, float]:
-        """What is logged of all answers."""
 
 
 class ValidationModule(LightningModule):
@@ -66,9 +52,10 @@ class ValidationModule(LightningModule):
         else:
             self.log_dict(metrics, rank_zero_only=True)  # `trainer.validate` returns what its logger gets
 
-    def _data(self) -> AnswersQuestions:
+    def _data(self) -> Any:
+        """The data module, an `AgentData`."""
         data = getattr(self.trainer, "datamodule", None)
-        if not isinstance(data, AnswersQuestions):
+        if not hasattr(data, "sync_agent"):
             raise ConfigError(
                 f"validation: found {type(data).__name__} as data module, wanted RolloutData or another AgentData. It "
                 "holds the agent's retriever and protocol."

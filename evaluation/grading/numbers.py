@@ -17,19 +17,8 @@ from medagent.answer_forms import without_citations
 from medagent.evaluation.grading.open_answers import folded
 
 Bounds = tuple[float | None, float | None]
-_PREFIXES = {
-    "": 1.0,
-    "k": 1e3,
-    "d": 0.1,
-    "c": 0.01,
-    "m": 1e-3,
-    "u": 1e-6,
-    "mc": 1e-6,
-    "n": 1e-9,
-    "p": 1e-12,
-    "f": 1e-15,
-}
-_PREFIXES |= {"kilo": 1e3, "deci": 0.1, "centi": 0.01, "milli": 1e-3, "micro": 1e-6, "nano": 1e-9, "pico": 1e-12}
+_POWERS = {3: "k kilo", -1: "d deci", -2: "c centi", -3: "m milli", -6: "u mc micro", -9: "n nano", -12: "p pico"}
+_PREFIXES = {name: 10.0**power for power, names in _POWERS.items() for name in names.split()} | {"": 1.0, "f": 1e-15}
 _PREFIXED = {  # names: dimension, its power, factor
     "g gram grams": ("g", 1, 1.0),
     "l liter liters litre litres": ("m", 3, 1e-3),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from medagent.config_files import packaged_configs
 from medagent.errors import ConfigError
 from medagent.evaluation.modes import Mode
 from medagent.files import write_whole
-from medagent.training.run import RUN_PARTS
+from medagent.training.run import RUN_PARTS, discard
 
 CONFIGS = packaged_configs()
 LEAST_DEMONSTRATIONS = 8  # of an optimizer step
@@ -96,9 +95,5 @@ def begin(out: Path, settings: DemoSettings, *, overwrite: bool) -> None:
             f"demo folder {out}: holds another demonstration ({', '.join(sorted(others)[:3])}), wanted one with "
             f"{wanted} or none. Give another --out, or --overwrite true to begin anew there."
         )
-    for name in (*PARTS, *RUN_PARTS):
-        if (out / name).is_dir():
-            shutil.rmtree(out / name)
-        else:
-            (out / name).unlink(missing_ok=True)
+    discard(out, (*PARTS, *RUN_PARTS))
     write_whole(path, json.dumps(wanted, indent=2) + "\n")

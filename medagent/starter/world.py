@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from hashlib import sha256
 from importlib import resources
 from typing import Literal, get_args
@@ -53,8 +54,9 @@ def _gives_away(value: str, name: str) -> bool:
     return name.lower() in value.lower() or any(word[:6] in stems for word in _long_words(value))
 
 
-def _long_words(text: str) -> set[str]:
-    return {word for word in re.findall(r"[a-z0-9]+", text.lower()) if len(word) >= 5}
+@cache
+def _long_words(text: str) -> frozenset[str]:
+    return frozenset(word for word in re.findall(r"[a-z0-9]+", text.lower()) if len(word) >= 5)
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,16 @@ class World:
             for relation, value in condition.facts.items()
         ]
 
+    @cached_property
+    def _values(self) -> dict[str, defaultdict[str, set[str]]]:
+        """The values of a relation, by the split and by the specialty of their conditions."""
+        found = {relation: defaultdict[str, set[str]](set) for relation in RELATIONS}
+        for condition in self.conditions:
+            for relation, value in condition.facts.items():
+                found[relation][condition.split].add(value)
+                found[relation][condition.specialty].add(value)
+        return found
+
     def _options(self, condition: Condition, relation: str, *, text: str, rng: random.Random, lure: str) -> list[str]:
         """The answer first, then the lure (if any) and distractors of the same kind, as far as there are any."""
         answer = condition.facts[relation]
@@ -107,11 +119,10 @@ class World:
         if relation == "inheritance":
             others = [value for value in INHERITANCE if value not in chosen]
             return chosen + rng.sample(others, NUM_OPTIONS - len(chosen))
-        holders = [other for other in self.conditions if relation in other.facts]
-        near = {other.facts[relation] for other in holders if other.specialty == condition.specialty}
-        pool = sorted({other.facts[relation] for other in holders if other.split == condition.split} - near)
+        values = self._values[relation]
+        pool = sorted(values[condition.split] - values[condition.specialty])
         rng.shuffle(pool)
-        taken = set().union(*map(_long_words, chosen), _long_words(text))
+        taken = _long_words(text).union(*map(_long_words, chosen))
         for value in pool:
             if len(chosen) == NUM_OPTIONS:
                 break

@@ -135,6 +135,7 @@ def arguments(run: Path, index: Path, *, epochs: int, algorithm: str = "st_ppo",
         task.read_text()
         .replace("every_n_epoch: 5", "every_n_epoch: 2")
         .replace("limit_per_kind: 40", "limit_per_kind: 8")
+        .replace("{split: train}", "{split: train, limit_per_kind: 60}")
     )
     return [
         "--config",

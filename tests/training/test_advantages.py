@@ -128,6 +128,24 @@ def test_environment_tokens_and_a_last_observation_change_nothing(level) -> None
     assert float(found[0].abs().min()) > 0
 
 
+@pytest.mark.parametrize(
+    ("estimator", "wanted"), [(GroupNormalised(), [1.0, -1.0, 0.0]), (LeaveOneOut(), [1.5, -1.5, 0.0])]
+)
+def test_a_group_of_three_has_advantages_worked_by_hand(estimator: AdvantageEstimator, wanted: list[float]) -> None:
+    """Rewards 2, 0 and 1: their mean is 1, the sample's deviation 1, and the means of the others 0.5, 1.5 and 1."""
+    batch = estimate(estimator, [rollout([1], reward) for reward in (2.0, 0.0, 1.0)], num_samples=3)
+    assert batch.advantages_BT[batch.rollouts.mask_BT].tolist() == pytest.approx(wanted, abs=1e-5)
+
+
+def test_advantages_of_turns_are_whitened_over_their_tokens() -> None:
+    """One token has advantage 4 and three have 0: the mean is 1 and the variance 3. Over both turns it would be 2."""
+    rollouts = [rollout([1], 4.0), rollout([3], 0.0)]
+    values_BT = torch.zeros_like(tensorize(rollouts, pad_id=0).rewards_BT)
+    batch = estimate(GAE(level="turn"), rollouts, values_BT)
+    assert batch.advantages_BT[0].max().item() == pytest.approx(3**0.5)
+    assert batch.advantages_BT[1].min().item() == pytest.approx(-(3**-0.5))
+
+
 @pytest.mark.parametrize("reward", [0.1, 1 / 3, 0.7])
 def test_equal_rewards_that_do_not_sum_exactly_give_zero(reward: float) -> None:
     rollouts = [rollout([1], reward, sample=i) for i in range(7)]

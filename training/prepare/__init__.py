@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -11,13 +12,7 @@ from torch import Tensor
 
 from medagent.training.advantages import AdvantageEstimator, Reduce
 from medagent.training.batching import pack_rows, split_by_length
-from medagent.training.experience import (
-    Experience,
-    RolloutTensors,
-    rollout_name,
-    step_weights,
-    tensorize,
-)
+from medagent.training.experience import Experience, RolloutTensors, rollout_name, step_weights, tensorize
 from medagent.training.finite_steps import in_words, rows_not_finite
 from medagent.training.memory.estimate import PREPARED_ROWS
 from medagent.training.module import AgentModule
@@ -92,26 +87,19 @@ def prepare(
     )
     advantages_BT, returns_BT = estimator.estimate(draft.tensors, draft.values_BT, reduce)
     return Experience(
-        token_ids_BT=tensors.token_ids_BT,
-        attention_BT=tensors.attention_BT,
-        mask_BT=draft.tensors.mask_BT,
-        turn_ids_BT=draft.tensors.turn_ids_BT,
+        **vars(replace(draft.tensors, experts_BTLK=draft.experts_BTLK)),
         ratio_segments_BT=ratio_segments("token", draft.tensors.mask_BT, draft.tensors.turn_ids_BT),
-        groups_B=tensors.groups_B,
         evidence_BKF=draft.evidence_BKF,
-        rollout_logprobs_BT=tensors.rollout_logprobs_BT,
         old_logprobs_BT=draft.old_BT,
         truncation_BT=draft.truncation_BT,
         reference_logprobs_BT=draft.reference_BT,
         values_BT=draft.values_BT,
-        rewards_BT=draft.tensors.rewards_BT,
         advantages_BT=advantages_BT,
         returns_BT=returns_BT,
         loss_weights_BT=weights_of(draft.tensors.mask_BT),
         value_weights_BT=weights_of(draft.value_mask()),
         metrics=draft.metrics,
         names=names,
-        experts_BTLK=draft.experts_BTLK,
     )
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from queue import SimpleQueue
-from threading import Thread
+from threading import BoundedSemaphore
 
 import torch
 
@@ -20,6 +18,7 @@ from medagent.training.default_callbacks import tokens_to_sample
 from medagent.training.experience import rollout_name, turn_rewards
 from medagent.training.metrics import Largest, worst_of_ranks
 from medagent.training.rewards import Reward, graded
+from medagent.training.rollouts.daemon import in_daemon
 from medagent.types import Rollout
 
 
@@ -97,9 +96,18 @@ def _graded(agent: Agent, jobs: list[Job], reward: Reward, concurrency: int) -> 
     if concurrency == 1:  # in this thread: a reward need not be thread-safe
         rollouts, sampled = agent.run_all(jobs), time.perf_counter()
         return [graded(reward, rollout) for rollout in rollouts], time.perf_counter() - sampled
-    with _grading(reward, concurrency) as (start, futures):
+    futures: dict[str, Future[Rollout]] = {}
+    free = BoundedSemaphore(concurrency)
+
+    def start(rollout: Rollout) -> None:
+        futures[rollout_name(rollout)] = in_daemon(lambda: graded(reward, rollout), "reward", free)
+
+    try:
         rollouts, sampled = agent.run_all(jobs, on_done=start), time.perf_counter()
         return [_result(futures[rollout_name(rollout)]) for rollout in rollouts], time.perf_counter() - sampled
+    finally:
+        for future in futures.values():
+            future.cancel()
 
 
 def _result(future: Future[Rollout]) -> Rollout:
@@ -107,41 +115,6 @@ def _result(future: Future[Rollout]) -> Rollout:
     while not wait([future], timeout=0.5).done:
         pass
     return future.result()
-
-
-@contextmanager
-def _grading(
-    reward: Reward, concurrency: int
-) -> Iterator[tuple[Callable[[Rollout], None], dict[str, Future[Rollout]]]]:
-    """A function that has a rollout graded by one of `concurrency` threads, and the results by `rollout_name`.
-
-    The threads are daemons, so that an interrupt or an error does not wait for calls of the network.
-    """
-    waiting: SimpleQueue[tuple[Rollout, Future[Rollout]] | None] = SimpleQueue()
-    futures: dict[str, Future[Rollout]] = {}
-
-    def work() -> None:
-        while (task := waiting.get()) is not None:
-            rollout, future = task
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(graded(reward, rollout))
-                except BaseException as error:  # raised again by whoever asks for the result
-                    future.set_exception(error)
-
-    def start(rollout: Rollout) -> None:
-        future = futures[rollout_name(rollout)] = Future()
-        waiting.put((rollout, future))
-
-    for number in range(concurrency):
-        Thread(target=work, name=f"reward-{number}", daemon=True).start()
-    try:
-        yield start, futures
-    finally:
-        for future in futures.values():
-            future.cancel()
-        for _ in range(concurrency):
-            waiting.put(None)
 
 
 def check_collection(*, concurrency: int, max_batches: int) -> None:

@@ -7,12 +7,10 @@ from hashlib import sha256
 
 from medagent.agent import Job
 from medagent.errors import ConfigError
+from medagent.evaluation.evaluator import gold_passages
 from medagent.evaluation.modes import evidence_named
 from medagent.evaluation.trust.injections import injections, with_injection
 from medagent.retrieval.retriever import Retriever
-from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.sharded import ShardedRetriever
-from medagent.retrieval.tools import corpus_of
 from medagent.types import Question
 
 
@@ -55,12 +53,7 @@ def withheld_from(question: Question, share: float, seed: int | str, retriever: 
     """Gold passages, with their indexed documents, of a question that `seed` draws; else nothing."""
     if not share or _draw(f"withheld|{seed}|{question.id}") >= share:
         return frozenset()
-    index = corpus_of(retriever)
-    held = {}
-    if isinstance(index, HybridRetriever | ShardedRetriever):
-        found = {name: index.passage(name) for name in question.gold_passage_ids}
-        held = {name: passage for name, passage in found.items() if passage is not None}
-    return evidence_named(question, held)
+    return evidence_named(question, gold_passages(retriever, [question], ()))
 
 
 def _draw(name: str) -> float:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from threading import Thread
 
 from pydantic import ConfigDict, TypeAdapter
 
 from medagent.errors import ConfigError
+from medagent.training.rollouts.daemon import in_daemon
 from medagent.types import Rollout
 
 FOLDER = "stale_rollouts"
@@ -21,30 +22,18 @@ class Background:
     """At most one piece of work beside the trainer; whoever needs its result waits for it first."""
 
     def __init__(self) -> None:
-        self._thread: Thread | None = None
-        self._error: BaseException | None = None
+        self._work: Future[None] | None = None
 
     def start(self, work: Callable[[], None]) -> None:
         """Do it in a thread of its own, which ends with the process."""
         self.wait()
-
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:  # raised again by whoever waits
-                self._error = error
-
-        self._thread = Thread(target=run, name="rollouts", daemon=True)
-        self._thread.start()
+        self._work = in_daemon(work, "rollouts")
 
     def wait(self) -> None:
         """Return when it is done; raises what it raised."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        work, self._work = self._work, None
+        if work is not None:
+            work.result()
 
 
 class StaleRollouts:

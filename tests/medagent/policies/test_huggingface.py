@@ -20,7 +20,7 @@ from studies.starter_base.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from tests.medagent.policies.support import one_turn
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def jobs(world):
     return [Job(question, seed=i) for i, question in enumerate(world.questions("train", limit_per_kind=12))]
 
