@@ -18,7 +18,15 @@ from medagent.errors import InputError
 from medagent.evaluation.benchmarks.source import BenchmarkSource, benchmark_digest, source_named
 from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprint
 from medagent.evaluation.metrics import ModeReport, report_mode
-from medagent.evaluation.modes import EVIDENCE_MODES, SEARCH_MODES, Mode, baselines, modes_named, orders
+from medagent.evaluation.modes import (
+    EVIDENCE_MODES,
+    SEARCH_MODES,
+    Mode,
+    baselines,
+    gold_passages,
+    modes_named,
+    orders,
+)
 from medagent.evaluation.names import ModeName, Prompting
 from medagent.evaluation.predictions import Prediction, PredictionLog
 from medagent.evaluation.prompting import solved_examples, with_prompting
@@ -34,8 +42,6 @@ from medagent.models.text_length import check_text_length
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.retrieval.controls import NoRetriever
-from medagent.retrieval.passages import Passage
-from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.sharded import ShardedRetriever
 from medagent.retrieval.tools import code_digest, corpus_of
@@ -259,19 +265,6 @@ def with_limits(agent: Agent, limits: Mapping[str, int]) -> Agent:
     if isinstance(agent.policy, HFPolicy):
         check_text_length(agent.policy.model.config, changed.limits.max_total_tokens, "this model")
     return changed
-
-
-def gold_passages(
-    retriever: Retriever, questions: Sequence[Question], passages: Sequence[Passage]
-) -> dict[str, Passage]:
-    """The passages that the questions name as their evidence, where the benchmark or the index holds them."""
-    retriever = corpus_of(retriever)
-    held = {passage.id: passage for passage in passages}
-    wanted = {id_ for question in questions for id_ in question.gold_passage_ids}
-    if isinstance(retriever, HybridRetriever | ShardedRetriever):
-        found = {id_: retriever.passage(id_) for id_ in wanted - set(held)}
-        held |= {id_: passage for id_, passage in found.items() if passage is not None}
-    return held
 
 
 def _trained_here(agent: str) -> bool:

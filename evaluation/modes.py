@@ -28,6 +28,10 @@ from medagent.evaluation.trust.injections import with_injection
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.retrieval.controls import UnrelatedRetriever
 from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.retriever import Retriever
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.sharded import ShardedRetriever
+from medagent.retrieval.tools import corpus_of
 from medagent.types import Question
 
 _SPEAKS_OF_ALL = re.compile(
@@ -146,6 +150,19 @@ def evidence_named(question: Question, held: Mapping[str, Passage]) -> frozenset
     """The question's gold passages, and their documents as far as `held` has the passages."""
     documents = {held[name].document for name in question.gold_passage_ids if name in held}
     return frozenset(question.gold_passage_ids) | frozenset(documents - {""})
+
+
+def gold_passages(
+    retriever: Retriever, questions: Sequence[Question], passages: Sequence[Passage]
+) -> dict[str, Passage]:
+    """The passages that the questions name as their evidence, where the benchmark or the index holds them."""
+    retriever = corpus_of(retriever)
+    held = {passage.id: passage for passage in passages}
+    wanted = {id_ for question in questions for id_ in question.gold_passage_ids}
+    if isinstance(retriever, HybridRetriever | ShardedRetriever):
+        found = {id_: retriever.passage(id_) for id_ in wanted - set(held)}
+        held |= {id_: passage for id_, passage in found.items() if passage is not None}
+    return held
 
 
 def rotate(question: Question, by: int) -> Question:

@@ -7,8 +7,7 @@ from hashlib import sha256
 
 from medagent.agent import Job
 from medagent.errors import ConfigError
-from medagent.evaluation.evaluator import gold_passages
-from medagent.evaluation.modes import evidence_named
+from medagent.evaluation.modes import evidence_named, gold_passages
 from medagent.evaluation.trust.injections import injections, with_injection
 from medagent.retrieval.retriever import Retriever
 from medagent.types import Question
