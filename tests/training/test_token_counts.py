@@ -118,6 +118,6 @@ def test_a_run_counts_what_its_models_read(
     settings |= {"data.num_micro_batches": 2}
     settings |= {"model.execution": json.dumps({"shared_prefixes": shared})}
     (row,) = read_metrics(train_command(arguments(tmp_path / "run", train_index, epochs=1, **settings)))
-    assert min(found.values()) > 1000
+    assert min(found.values()) > 500
     assert row["compute/forward_tokens"] == found["sampled"] + found["forward"]
     assert row["compute/backward_tokens"] == found["backward"]

@@ -80,12 +80,16 @@ def test_fine_tuning_on_own_successes_teaches_to_search(taught: Path, index_fold
 
 
 @pytest.mark.slow
-def test_a_second_start_samples_and_trains_nothing_again(taught: Path, train_index: Path, monkeypatch, capsys) -> None:
+def test_a_second_start_samples_and_trains_nothing_again(
+    train_index: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    given = arguments(tmp_path / "run", train_index, sampled(limit=20), epochs=1)
+    spec = sft_command(given) / "agent" / "agent.json"
     monkeypatch.setattr("medagent.agent.Agent.stream", None)
-    before = (taught / "agent" / "agent.json").read_bytes()
-    sft_command(arguments(taught, train_index, sampled()))
+    before = spec.read_bytes()
+    sft_command(given)
     assert "Going on from" in capsys.readouterr().out
-    assert (taught / "agent" / "agent.json").read_bytes() == before
+    assert spec.read_bytes() == before
 
 
 def test_texts_come_back_as_the_tokens_that_were_sampled(rollouts, tokenizer, tmp_path: Path) -> None:
