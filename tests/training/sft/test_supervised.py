@@ -79,17 +79,21 @@ def test_fine_tuning_on_own_successes_teaches_to_search(taught: Path, index_fold
     assert "RejectionSampled" in read_spec(taught / "agent").training["demonstrations"]
 
 
+@pytest.fixture(scope="module")
+def ended(train_index: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
+    """The command of a small run that has ended, and its agent."""
+    given = arguments(tmp_path_factory.mktemp("sft") / "run", train_index, sampled(limit=20), epochs=1)
+    return given, sft_command(given) / "agent"
+
+
 @pytest.mark.slow
-def test_a_second_start_samples_and_trains_nothing_again(
-    train_index: Path, tmp_path: Path, monkeypatch, capsys
-) -> None:
-    given = arguments(tmp_path / "run", train_index, sampled(limit=20), epochs=1)
-    spec = sft_command(given) / "agent" / "agent.json"
+def test_a_second_start_samples_and_trains_nothing_again(ended, monkeypatch, capsys) -> None:
+    given, agent = ended
     monkeypatch.setattr("medagent.agent.Agent.stream", None)
-    before = spec.read_bytes()
+    before = (agent / "agent.json").read_bytes()
     sft_command(given)
     assert "Going on from" in capsys.readouterr().out
-    assert spec.read_bytes() == before
+    assert (agent / "agent.json").read_bytes() == before
 
 
 def test_texts_come_back_as_the_tokens_that_were_sampled(rollouts, tokenizer, tmp_path: Path) -> None:
@@ -127,11 +131,11 @@ def test_too_little_is_refused_before_training(train_index: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_an_export_is_an_ordinary_model(taught: Path, index_folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "merged"
-    export_merged(taught / "agent", out)
+def test_an_export_is_an_ordinary_model(ended, index_folder: Path, tmp_path: Path) -> None:
+    out, (_, agent) = tmp_path / "merged", ended
+    export_merged(agent, out)
     question = StarterBenchmark("test", limit_per_kind=1).questions()[0]
-    agents = [load_agent(folder, index=str(index_folder)) for folder in (taught / "agent", out)]
+    agents = [load_agent(folder, index=str(index_folder)) for folder in (agent, out)]
     (own,), (again,) = (agent.run_all([Job(question, temperature=0.0)]) for agent in agents)
     assert own.token_ids == again.token_ids
     plain = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
