@@ -237,7 +237,8 @@ class Agent:
             answer = written_answer(parsed.answer, seen, job.question, self.protocol, tokenizer)
             turn = Turn(token_ids, logprobs, text, None, answer, forced_prefix=len(forced))
             turn = replace(turn, routing=sampled.routing, usage=sampled.usage, quoted=answer != parsed.answer)
-            searches_again = parsed.query is not None and sampled.stop in (TurnStop.TAG, TurnStop.END_OF_TEXT)
+            whole = sampled.stop is TurnStop.TAG or (sampled.stop is TurnStop.END_OF_TEXT and not self.trained)
+            searches_again = whole and parsed.query is not None
             if searches_again and number + 1 < limits.max_turns:
                 if job.given and job.given.only:
                     hits = list(turns[0].hits)
@@ -261,8 +262,7 @@ class Agent:
             if searches_again:
                 continue
             if sampled.stop is TurnStop.LENGTH:
-                one_turn = room == limits.max_turn_tokens
-                stop = StopReason.MAX_TURN_TOKENS if one_turn else StopReason.MAX_TOTAL_TOKENS
+                stop = StopReason.MAX_TURN_TOKENS if room == limits.max_turn_tokens else StopReason.MAX_TOTAL_TOKENS
             elif sampled.stop is TurnStop.REFUSED:
                 stop = StopReason.REFUSED
             else:

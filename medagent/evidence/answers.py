@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from medagent.evidence.kinds import NOTHING_ON_IT, EvidenceKind, EvidenceVerdict
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.chunking import sentence_spans
+from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.tools import replaced_words
@@ -24,6 +26,7 @@ from medagent.types import Rollout, StopReason, Turn
 
 _NUMBER = re.compile(r"\s*\[(\d{1,3})\]")
 _WORD = re.compile(r"\w+")
+log = logging.getLogger("medagent.evidence")
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,9 @@ async def answered(
 ) -> Answer:
     """The answer of a rollout. One more search finds passages near a withheld answer, else questions to ask next."""
     found = await asyncio.to_thread(checked, rollout, check)
+    if found.withheld:
+        rollout = await _also_searched(rollout, search)
+        found = replace(await asyncio.to_thread(checked, rollout, check), removed_citations=found.removed_citations)
     found = replace(found, urgent=check.emergencies.line_for(rollout.question.text, *history))
     if found.withheld:
         nearest = await check.nearest(rollout, search)
@@ -156,6 +162,23 @@ async def answered(
             found = replace(found, verdict=silent, text=silent.told)
         return replace(found, nearest=nearest or ())
     return found if found.urgent else replace(found, follow_ups=await check.follow_ups(rollout, found.verdict, search))
+
+
+async def _also_searched(rollout: Rollout, search: SearchBatcher) -> Rollout:
+    """The rollout with the question itself as its last search; as it is where that fails or was made already."""
+    text, hits = rollout.question.text, rollout.hits
+    if not rollout.turns or any(turn.query == text for turn in rollout.turns):
+        return rollout
+    try:
+        found = await search.search(text)
+    except RetrievalError as error:
+        log.warning("the search for the question itself failed (%s); the verdict is on what was read.", error)
+        return rollout
+    *before, last = rollout.turns
+    known = {hit.passage.id for hit in hits}
+    more = tuple(hit for hit in found if hit.passage.id not in known)
+    said = last.answer and _without_unknown(last.answer, shown=len(hits))[0]  # it was not shown what is found now
+    return replace(rollout, turns=(*before, replace(last, answer=said, query=text, hits=(*last.hits, *more))))
 
 
 def checked(rollout: Rollout, check: EvidenceCheck) -> Answer:

@@ -15,12 +15,16 @@ from medagent.agent import Agent
 from medagent.any_model import AnyModelProtocol
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policies.scripted import ScriptedPolicy
+from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.passages import Hit, Passage
 from medagent.serving.app import make_app
 from medagent.serving.settings import AdmissionLimits
 from medagent.tool_calls import query_of, written_query
 from tests.medagent.serving.support import CHAT, GOUT, Corpus, events
 from tests.medagent.support import ChatServer, byte_level, chat_server
 
+UNKNOWN = "What is the first-line drug for zorbathy?"
+SEARCHES = "<search> toe</search>"
 ASKED = "What is the first-line drug for gout?"
 
 
@@ -40,9 +44,11 @@ class Noting(Corpus):
         return super().search(queries, top_k=top_k)
 
 
-def requested(policy: Any, *paths: tuple[str, str, Any], corpus: Any = None, **settings: Any) -> list[httpx.Response]:
+def requested(
+    policy: Any, *paths: tuple[str, str, Any], corpus: Any = None, trained: bool = False, **settings: Any
+) -> list[httpx.Response]:
     async def run() -> list[httpx.Response]:
-        app = make_app(Agent(policy, corpus or Corpus(), trained=False), **settings)
+        app = make_app(Agent(policy, corpus or Corpus(), trained=trained), **settings)
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return [await client.request(method, path, json=body) for method, path, body in paths]
@@ -186,13 +192,34 @@ def test_a_local_model_that_writes_prose_answers_and_one_that_was_trained_keeps_
     assert answer_of(policy)["answer"]["text"] == "Colchicine [1]"
     assert GOUT.text in read[0]
 
-    async def trained() -> Any:
-        app = make_app(Agent(policy, Corpus()))
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost") as client:
-            return (await client.post("/v1/answers", json={"question": ASKED})).json()
-
-    assert asyncio.run(trained())["answer"]["stop_reason"] == "malformed"
+    (trained,) = requested(policy, ("POST", "/v1/answers", {"question": ASKED}), trained=True)
+    assert trained.json()["answer"]["stop_reason"] == "malformed"
     assert read[1].startswith("You answer medical questions with the help of a search engine")
+
+
+class Literal(Noting):
+    """Finds the passage on gout by the question's own words alone."""
+
+    def search(self, queries: Sequence[str], *, top_k: int) -> Any:
+        super().search(queries, top_k=top_k)
+        return [
+            [Hit(GOUT if query == ASKED else Passage.make("tetanus", "It hurts.", id="p2"), 0.5)] for query in queries
+        ]
+
+
+def test_nothing_is_said_to_be_lacking_before_the_question_itself_was_searched(tokenizer: Any) -> None:
+    for said, verdict, removed in [
+        ("colchicine", "stated", 0),
+        ("colchicine [2]", "stated", 1),  # it was shown one passage
+        ("insulin", "not_read", 0),  # but a passage is near
+    ]:
+        corpus = Literal()
+        policy = ScriptedPolicy(tokenizer, lambda read, turn, said=said: [SEARCHES, f"<answer> {said}</answer>"][turn])
+        (found,) = requested(policy, ("POST", "/v1/answers", {"question": ASKED}), corpus=corpus, trained=True)
+        answer = found.json()["answer"]
+        assert (answer["verdict"]["kind"], answer["removed_citations"]) == (verdict, removed)
+        assert corpus.queries[:2] == ["toe", ASKED]
+        assert verdict != "stated" or [source["passage"]["id"] for source in answer["sources"]] == ["p1"]
 
 
 LATE = {"limits": AdmissionLimits(timeout_s=0.2)}
@@ -266,3 +293,21 @@ def test_readiness_asks_the_models_server_and_not_at_each_probe() -> None:
         policy.works = True
         assert requested(policy, probe)[0].status_code == 503
     assert requested(policy, probe)[0].status_code == 503, "it is gone"
+
+
+def test_the_corpus_is_said_to_lack_it_only_after_a_search_that_worked(tokenizer: Any) -> None:
+    class Failing(Noting):
+        """Fails at the question's own words."""
+
+        def search(self, queries: Sequence[str], *, top_k: int) -> Any:
+            if UNKNOWN in queries:
+                raise RetrievalError("no such luck")
+            return super().search(queries, top_k=top_k)
+
+    def turns(read: str, turn: int) -> str:
+        return [SEARCHES, "<answer> insulin [1]</answer>"][turn]
+
+    for corpus, kind in ((Noting(), "not_said"), (Failing(), "not_read")):
+        path = ("POST", "/v1/answers", {"question": UNKNOWN})
+        (found,) = requested(ScriptedPolicy(tokenizer, turns), path, corpus=corpus, trained=True)
+        assert found.json()["answer"]["verdict"]["kind"] == kind
