@@ -39,11 +39,11 @@ _PREPOSITION = re.compile(r"(?i)^(?:in|for|with|of|about|during)\s+")
 _PEOPLE = re.compile(  # they add to a question, and are no subject of their own
     r"(?i)\b(?:(?:an?|the|my|very|severe|pre-?existing)\s+)?(?:children|child|kids?|adults?|adolescents?|infants?|"
     r"son|daughter|wife|husband|mother|father|patient|\d+[- ](?:year|month|week|day)s?[- ]olds?|"
-    r"newborns?|neonates?|babies|toddlers?|elderly|older (?:people|adults|patients)|m[ae]n|wom[ae]n|pregnan\w+|"
-    r"breast-?feeding|lactation|(?:renal|kidney|hepatic|liver) (?:failure|impairment|disease)|allerg\w+|diabetics|"
+    r"newborns?|neonates?|babies|toddlers?|elderly|older (?:people|adults|patients)|m[ae]n|wom[ae]n|"
+    r"pregnan(?:cy|t \w+)|breast-?feeding|lactation|(?:renal|kidney|hepatic|liver) (?:failure|impairment|disease)|allerg\w+|diabetics|"
     r"smokers|athletes)\b"
 )
-_WHOM = re.compile(rf"{_PEOPLE.pattern}[^?]*$")
+_WHOM = re.compile(rf"(?i)\s+(?:in|for|with|during|while)\s+{_PEOPLE.pattern[4:]}[^?]*$")
 _SENTENCE = re.compile(  # a fragment has no verb of its own
     r"(?i)\b(?:i|you|we|he|she|is|are|am|was|were|do|does|did|can|could|should|would|will|have|has|had|tell|give|if|"
     r"when|explain|meant|mean|help(?:ed|s)?|last|lasts|feel|need|want)\b|n['\u2019]t\b"
@@ -58,16 +58,14 @@ _THING = re.compile(
 )
 _SEVERAL = re.compile(r"(?i)\b(?:with|in|of|and|or|for|during)\b")
 _ASKING = re.compile(
-    r"(?i)(?:what|which|how|why|who|when|where|is|are|does|do|can|could|should|will|tell|explain|describe|list)\b"
+    r"(?i)(?:what|which|how|why|who|when|where|is|are|does|do|can|could|should|will|tell|explain|describe)\b"
 )
 _PLURAL = re.compile(r"(?:(?! of | for ).)*(?<![isu])s (?:of|for) ")
 _BETWEEN = re.compile(r"(?<=[.?!])\s+(?=\S)|\n+")
 _AGAIN = re.compile(r"(?i)\b(?:same|still|instead|else|again|anyway|next|now what)\b")
 _BACK = re.compile(r"(?i)\b(?:it|its|this|that|these|those|s?he|him|her|they|them|their)\b")
-_TREATS = {"drug", "treatment"}  # kinds of questions whose answer "it" may stand for
-_TALK = frozenset(
-    "am question thing same again too okay ok before fails failed works worse better old years sure".split()
-)
+_TREATS = re.compile(r"(?i)\b(?:drug|treat|therap|medic)")  # "it" may be the answer to a question with these words
+_TALK = frozenset("am question thing same again too okay ok before fails failed works worse old years sure".split())
 
 
 def standing_alone(questions: Sequence[str]) -> str:
@@ -95,32 +93,24 @@ def _completed(before: str, about: str, question: str) -> str:
     own, stem = _own_words(question), _LEADING.sub("", question, count=1).strip().rstrip("?!. ")
     plain = stem and len(stem.split()) <= _NO_CLAUSE and len(stem) <= LONGEST_NAME and not _SENTENCE.search(stem)
     name = _PREPOSITION.sub("", stem, count=1)
-    if (
-        plain
-        and _PEOPLE.match(name)
-        and name.lower() != "pregnant"
-        and (_LED.match(question) or len(stem.split()) <= 3)
-    ):
-        whole = re.sub(rf"\s+(?:in|for|with|during|while)\s+{_WHOM.pattern[4:]}", "", before.rstrip("?!. "))
+    led = _LED.match(question) or len(stem.split()) <= 3
+    if plain and led and _PEOPLE.match(name):
+        whole = _WHOM.sub("", before.rstrip("?!. "))
         return f"{whole} {'in ' if name == stem else ''}{stem[:1].lower()}{stem[1:]}?"
     asking = _ASKING.match(stem)
     if pointing := _POINTING.search(question):
         named = set(re.findall(r"\w+", question[: pointing.start()])) & set(own)
-        idle = (own and _IDLE_IT.search(question)) or (_USED.search(question) and _TREATS & _kinds(before))
+        idle = (own and _IDLE_IT.search(question)) or (_USED.search(question) and _TREATS.search(before))
         several = pointing[0].lower() in ("they", "them") and not _PLURAL.match(f"{about} of ")
         fits = asking and not (named or idle or several)
         return _as_question(_POINTING.sub(lambda _: about, question, count=1)) if fits else question
     if not own and _THING.search(stem) and (asking or plain):
         return _as_question(f"{_with(stem, about)}?")
     alone = not _SEVERAL.search(about) or _DESCRIBED.search(before)
-    led = _LED.match(question) or (len(name.split()) <= 3 and question.rstrip().endswith("?"))
     kin = name.split()[0].lower() in about.lower().split() if name else True  # "type 1" after "type 2 diabetes"
-    another = plain and own and alone and led and not (kin or asking or _kinds(question))
+    asks = _LED.match(question) or question.rstrip().endswith("?")
+    another = plain and own and alone and led and asks and not (kin or asking or asked_for(question))
     return before.replace(about, name, 1) if another else question
-
-
-def _kinds(text: str) -> set[str]:
-    return {kind.name for kind in asked_for(text)}
 
 
 def _own_words(text: str) -> list[str]:
@@ -132,7 +122,7 @@ def _own_words(text: str) -> list[str]:
 def _only_points_back(text: str) -> bool:
     """Whether the last sentence of a text names nothing and says "still", or none does and one says "she" or "it"."""
     last, whole = (_own_words(_PEOPLE.sub(" ", part)) for part in (_BETWEEN.split(text.strip())[-1], text))
-    back = _BACK.search(text) or _PEOPLE.search(text) or _kinds(text)
+    back = _BACK.search(text) or _PEOPLE.search(text) or asked_for(text)
     return not last and bool(_AGAIN.search(text) or (not whole and back))
 
 
