@@ -40,8 +40,8 @@ _PEOPLE = re.compile(  # they add to a question, and are no subject of their own
     r"(?i)\b(?:(?:an?|the|my|very|severe|pre-?existing)\s+)?(?:children|child|kids?|adults?|adolescents?|infants?|"
     r"son|daughter|wife|husband|mother|father|patient|\d+[- ](?:year|month|week|day)s?[- ]olds?|"
     r"newborns?|neonates?|babies|toddlers?|elderly|older (?:people|adults|patients)|m[ae]n|wom[ae]n|"
-    r"pregnan(?:cy|t \w+)|breast-?feeding|lactation|(?:renal|kidney|hepatic|liver) (?:failure|impairment|disease)|allerg\w+|diabetics|"
-    r"smokers|athletes)\b"
+    r"pregnan(?:cy|t \w+)|breast-?feeding|lactation|(?:renal|kidney|hepatic|liver) (?:failure|impairment|disease)|"
+    r"allerg\w+|diabetics|smokers|athletes)\b"
 )
 _WHOM = re.compile(rf"(?i)\s+(?:in|for|with|during|while)\s+{_PEOPLE.pattern[4:]}[^?]*$")
 _SENTENCE = re.compile(  # a fragment has no verb of its own
