@@ -32,7 +32,7 @@ _THINK, _RESULTS = TagProtocol.think, TagProtocol.information
 _SEARCH = re.compile(rf"(?i){TagProtocol.search.start}\s*([^<]*[^<\s])")
 _ANSWER = re.compile(rf"(?is){TagProtocol.answer.start}(.*?)(?:{TagProtocol.answer.end}|$)")
 _MARKS = re.compile(rf"(?im)</?(?:{'|'.join(TAGS)}|tool_call)>|^```\w*$")
-_LEAD = re.compile(r"(?i)^[\s*_#>]*(?:the\s+)?(?:final\s+|correct\s+)?answer(?:\s+is\b|[\s*_]*:)[\s*_:]*")
+_LEAD = re.compile(r"(?im)^[\s*_#>]*(?:the\s+)?(?:final\s+|correct\s+)?answer(?:\s+is\b|[\s*_]*:)[\s*_:]*")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class AnyModelProtocol(PlainProtocol):
         query = search[1] if search else written_query(said)
         if query:
             return ParsedTurn(thought, query, None)
-        return ParsedTurn(thought, None, _LEAD.sub("", _MARKS.sub("", said).strip()).strip() or None)
+        return ParsedTurn(thought, None, _LEAD.split(_MARKS.sub("", said))[-1].strip() or None)
 
     def closing(self, question: Question) -> str:
         """See `PlainProtocol.closing`."""

@@ -69,7 +69,6 @@ class RemotePolicy:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     requests_per_minute: float = 0.0
     refused: set[str] = field(default_factory=set, repr=False)
-    works: bool = field(default=False, repr=False)  # whether the last request was answered
     tokenizer: PreTrainedTokenizerBase = field(default_factory=byte_tokenizer, repr=False)
     _endpoint: Endpoint = field(init=False, repr=False)
 
@@ -92,7 +91,7 @@ class RemotePolicy:
 
     def too_slow(self, limit_s: float) -> EndpointError:
         """The error for an answer that this endpoint did not write within a limit."""
-        self.works = False
+        self._endpoint.works = False
         told = f"endpoint {self.url}: no answer within {limit_s:g} s."
         return EndpointError(told, host=self._endpoint.host, retry_after_s=round(USUAL_REST_S))
 
@@ -101,7 +100,7 @@ class RemotePolicy:
 
         One that answered the last is only asked for its models. Any other is asked for a few tokens.
         """
-        if self.works:
+        if self._endpoint.works:
             answer = await self._endpoint.get("models")
             if answer.status_code in (401, 403) or answer.status_code >= 500:
                 raise self._endpoint.refusal(answer, self.model)
@@ -114,15 +113,6 @@ class RemotePolicy:
 
     async def complete(self, body: dict[str, Any]) -> ChatReply:
         """One call of the endpoint: the first choice."""
-        try:
-            reply = await self._completed(body)
-        except EndpointError:
-            self.works = False
-            raise
-        self.works = True
-        return reply
-
-    async def _completed(self, body: dict[str, Any]) -> ChatReply:
         endpoint = self._endpoint
         while True:
             asked = self._accepted(body)

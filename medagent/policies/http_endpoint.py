@@ -45,6 +45,7 @@ class Endpoint:
     remedy: str = "Start it, or try again later."
     requests_per_minute: float = 0.0
     patience_s: float = PATIENCE_S
+    works: bool = field(default=False, repr=False)  # whether the last request was answered
     _next_at: float = field(default=0.0, repr=False)
     _served: int = field(default=0, repr=False)
     _limit_said: bool = field(default=False, repr=False)
@@ -74,7 +75,7 @@ class Endpoint:
             else:
                 status = status_of(answer)
                 if status not in RETRY_STATUS or _MISSING_FLAG.search(answer.text):
-                    self._served += 1
+                    self._served, self.works = self._served + 1, status == 200
                     return answer
                 inside = "" if status == answer.status_code else " inside a 200"
                 failure = f"status {status}{inside}: {answer.text[:200]}"
@@ -92,6 +93,7 @@ class Endpoint:
             if attempt <= self.retries:
                 await asyncio.sleep(wait_s)
         told = f"endpoint {self.url}: no answer after {attempt} attempts ({failure}). {self.remedy}"
+        self.works = False
         rest_s = math.ceil(told_s or USUAL_REST_S)
         raise EndpointGoneError(told, since=since, host=self.host, status=status, retry_after_s=rest_s)
 

@@ -123,6 +123,7 @@ def test_what_is_no_search_is_the_answer() -> None:
         ("Colchicine is used first [1].", "Colchicine is used first [1]."),
         ("**Answer:** colchicine [1]", "colchicine [1]"),
         ("The answer is colchicine [1].", "colchicine [1]."),
+        ("It hurts [1].\n\n**Final answer**: colchicine [1]", "colchicine [1]"),
         ("The answer depends on the kidneys [1].", "The answer depends on the kidneys [1]."),
         ("<think>gout</think>\nColchicine [1].", "Colchicine [1]."),
         ("<answer>colchicine [1]", "colchicine [1]"),
@@ -290,7 +291,7 @@ def test_readiness_asks_the_models_server_and_not_at_each_probe() -> None:
         assert len(server.asked) == 2, "one probe and one answer"
         server.listing_status = 401
         policy = endpoint(server)
-        policy.works = True
+        policy._endpoint.works = True
         assert requested(policy, probe)[0].status_code == 503
     assert requested(policy, probe)[0].status_code == 503, "it is gone"
 
