@@ -10,18 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 
-Z95 = 1.959963984540054
 
-
-def wilson_interval(successes: int, n: int, z: float = Z95) -> tuple[float, float]:
-    """Wilson's score interval of a proportion (JASA 1927); (0, 1) for n = 0."""
+def wilson_interval(successes: int, n: int) -> tuple[float, float]:
+    """Wilson's score interval of a proportion at 95% (JASA 1927); (0, 1) for n = 0."""
     if n == 0:
         return 0.0, 1.0
-    share = successes / n
-    centre = share + z * z / (2 * n)
-    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    low, high = (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)
-    return max(0.0, low), min(1.0, high)
+    low, high = binomtest(successes, n).proportion_ci(method="wilson")
+    return float(low), float(high)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 
-from medagent.answer_forms import entries, without_citations
+from medagent.answer_forms import without_citations
 from medagent.errors import ConfigError, MedagentError
 from medagent.evaluation.grading.citations import citations_of
 from medagent.evaluation.grading.grade import Verdict, grade
@@ -170,12 +170,7 @@ class ContainsAnswer(OpenAnswerReward):
 
     def score_list(self, answer: str, items: Sequence[Sequence[str]]) -> float:
         """See `OpenAnswerReward.score_list`."""
-        left, said = [list(item) for item in items], entries(answer)
-        for entry in said:
-            found = next((number for number, item in enumerate(left) if self.score(entry, item)), None)
-            if found is not None:
-                del left[found]
-        return 2 * (len(items) - len(left)) / (len(said) + len(items))
+        return list_score(answer, items, self.score).f1
 
 
 class RightLines(OpenAnswerReward):

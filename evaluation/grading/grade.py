@@ -8,7 +8,7 @@ from enum import StrEnum
 from medagent.answer_forms import citations, entries, without_citations
 from medagent.evaluation.grading.numbers import is_right, numbers_in
 from medagent.evaluation.grading.open_answers import abstains, first_answer, list_score, mentions, rank_of_right, same
-from medagent.evaluation.grading.option_named import Outcome, read_answer
+from medagent.evaluation.grading.option_named import Outcome, Reading, read_answer
 from medagent.evaluation.grading.reasoning_text import without_reasoning
 from medagent.evaluation.grading.replies import read_reply, read_selection
 from medagent.plain_protocol import PlainProtocol
@@ -89,7 +89,6 @@ def grade(rollout: Rollout) -> Grade:
         verdict, lenient_correct = _open_verdict(question, answer)
         return Grade(verdict, None, None, lenient_correct, cited)
     whole = rollout.turns[-1].text
-    read = read_selection if question.form == "select_all" else read_reply
     if question.form == "select_all":
         reading = read_selection(answer, question.letters, question.options)
     elif not tagged_answers(whole) and PlainProtocol().parse(whole).answer == answer:
@@ -99,7 +98,7 @@ def grade(rollout: Rollout) -> Grade:
     if reading.strict is not None:
         verdict = Verdict.CORRECT if reading.strict == question.answer else Verdict.WRONG
         return Grade(verdict, reading.strict, reading.strict, verdict is Verdict.CORRECT, cited)
-    reply = read(answer if tagged_answers(whole) else whole or answer, question.letters, question.options)
+    reply = _read(answer if tagged_answers(whole) else whole or answer, question)
     verdict, lenient = _VERDICTS[reading.outcome], reading.lenient or reply.lenient
     if reply.refused and lenient is None:
         verdict = Verdict.ABSTAINED
@@ -119,11 +118,15 @@ def _outside_the_protocol(rollout: Rollout) -> Grade:
         *_, line = text.strip().splitlines() or [""]
         right = not cut_off and _open_verdict(question, (tagged_answers(text) or [line])[-1])[1]
         return Grade(Verdict.UNPARSED, None, None, right, ())
-    read = read_selection if question.form == "select_all" else read_reply
-    reading = read(last.text, question.letters, question.options)
+    reading = _read(last.text, question)
     verdict = Verdict.ABSTAINED if reading.outcome is Outcome.ABSTAINED else Verdict.UNPARSED
-    lenient = reading.lenient
-    return Grade(verdict, None, lenient, lenient == question.answer, (), refused=reading.refused)
+    right = reading.lenient == question.answer
+    return Grade(verdict, None, reading.lenient, right, (), refused=reading.refused)
+
+
+def _read(reply: str, question: Question) -> Reading:
+    read = read_selection if question.form == "select_all" else read_reply
+    return read(reply, question.letters, question.options)
 
 
 def _open_verdict(question: Question, answer: str) -> tuple[Verdict, bool]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from medagent.answer_forms import MAX_RANKED, entries, without_citations
@@ -195,15 +195,19 @@ class ListScore:
     f1: float
 
 
-def list_score(answer: str, items: Sequence[Sequence[str]]) -> ListScore:
+def list_score(
+    answer: str, items: Sequence[Sequence[str]], is_right: Callable[[str, Sequence[str]], object] | None = None
+) -> ListScore:
     """BioASQ's measures of a list question. An entry is right when it equals a synonym of an item not yet named.
+
+    `is_right` says otherwise when an entry is one of an item's synonyms.
 
     An item named twice is right once; the second time is a false positive. The order does not matter.
     """
     said, left = entries(answer), [list(item) for item in items]
     right = 0
     for entry in said:
-        found = next((number for number, item in enumerate(left) if same(entry, item)), None)
+        found = next((number for number, item in enumerate(left) if (is_right or same)(entry, item)), None)
         if found is not None:
             right += 1
             del left[found]

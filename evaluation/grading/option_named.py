@@ -89,7 +89,7 @@ CORRECTED = re.compile(  # "A. No, B", "A, wait"; an option may be "Wait and wat
 _DECLINED = re.compile(
     r"\s*(?:not enough|insufficient|no) (?:information|data)|\s*none of the above \((?![A-J]\)\W*$)", re.IGNORECASE
 )
-_NEGATED = re.compile(
+NEGATED = re.compile(
     r"\b(?:not|no|never|cannot|except|rather than|unlikely|without|excludes?|excluded|eliminated|ruled? out|rules? "
     r"out|incorrect|wrong|avoid(?:ed)?|stop(?:ped)?|contraindicated|discontinued?)\b|n't\b",
     re.IGNORECASE,
@@ -188,12 +188,8 @@ def _named(text: str, letters: str, options: Sequence[str]) -> tuple[list[str], 
     if len(bare) == 1:  # also where it is the text of another option
         return ([bare] if "A" <= bare <= "J" else []), ""
     last = _LAST_MARK.search(text)
-    if (
-        last
-        and options
-        and last[1] in letters
-        and _bare(text[: last.start()]) == _bare(options[letters.index(last[1])])
-    ):
+    own = options[letters.index(last[1])] if last and options and last[1] in letters else None
+    if last and own is not None and _bare(text[: last.start()]) == _bare(own):
         return [last[1]], ""  # "A (B)", where option B is "A"
     if _bare(text) in map(_bare, options):
         return [], text  # "C. difficile colitis" is an option's text, not option C
@@ -259,6 +255,6 @@ def by_option_text(text: str, letters: str, options: Sequence[str]) -> str | Non
         for letter, wording in inside.items()
         if not any(wording != other and wording in other for other in inside.values())
     ]
-    if len(whole) != 1 or _NEGATED.search(said.replace(inside[whole[0]], " ")):
+    if len(whole) != 1 or NEGATED.search(said.replace(inside[whole[0]], " ")):
         return None
     return whole[0]

@@ -20,6 +20,7 @@ from medagent.evaluation.grading.option_named import (
     CITED,
     CORRECTED,
     FULL_WIDTH,
+    NEGATED,
     Outcome,
     Reading,
     by_option_text,
@@ -46,11 +47,6 @@ _REFUSAL = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z(\"'*])|(?<=[。！？])|\n+")
-_NEGATED = re.compile(
-    r"\b(?:not|no|never|cannot|except|rather than|unlikely|without|excludes?|excluded|eliminated|ruled? out|rules? "
-    r"out|incorrect|wrong)\b|n't\b",
-    re.IGNORECASE,
-)
 _BOXED = re.compile(r"\\boxed\{\s*(?:\\(?:text|mathrm|textbf)\{)?\s*(.*?)\s*\}+\$*\.?$")
 _ANSWER_IS = re.compile(
     r"""^\W*(?:(?:so|thus|hence|therefore)\W+)?(?:the\s+|my\s+)?(?:final\s+|correct\s+|best\s+|right\s+)*
@@ -205,11 +201,10 @@ def _checked(text: str, letters: str) -> str | None:
 
 def _by_sentences(text: str, letters: str, options: Sequence[str]) -> str | None:
     """The option that the last sentence names by its letter or text; else one such as "no" that the first says."""
-    sentences = [sentence for sentence in _SENTENCE.split(text) if sentence and sentence.strip()]
-    if not sentences or is_list(text):
+    if not (sentences := _sentences(text)):
         return None
     last = sentences[-1]
-    marks = [] if _NEGATED.search(last) else [mark for mark in marked_letters(last) if mark in letters]
+    marks = [] if NEGATED.search(last) else [mark for mark in marked_letters(last) if mark in letters]
     if len(marks) == 1:
         return marks[0]
     if named := by_option_text(last, letters, options):
@@ -233,11 +228,8 @@ def _by_lines(text: str, letters: str, options: Sequence[str]) -> str | None:
         return led[-1] if led else next(iter(found)) if len(found) == 1 else None
     if len(lines) < 2 or is_list(text) or len(lines[0]) > _SHORT:
         return None
-    return (
-        read_answer(lines[0], letters, options).strict
-        if not options or re.fullmatch(r"\W*[A-J]\W*", lines[0])
-        else None
-    )
+    alone = not options or re.fullmatch(r"\W*[A-J]\W*", lines[0])
+    return read_answer(lines[0], letters, options).strict if alone else None
 
 
 def _is_option(line: str, options: Sequence[str]) -> bool:
@@ -247,7 +239,10 @@ def _is_option(line: str, options: Sequence[str]) -> bool:
 
 
 def _declines(text: str) -> bool:
-    if is_list(text):
-        return False
-    sentences = [sentence for sentence in _SENTENCE.split(text) if sentence and sentence.strip()] or [""]
-    return bool(ABSTENTION.search(sentences[-1]) or _REFUSAL.search(text[:_OPENING]))
+    sentences = _sentences(text)
+    return bool(sentences and (ABSTENTION.search(sentences[-1]) or _REFUSAL.search(text[:_OPENING])))
+
+
+def _sentences(text: str) -> list[str]:
+    """The sentences of a text; none of a list of options."""
+    return [] if is_list(text) else [each for each in _SENTENCE.split(text) if each and each.strip()]

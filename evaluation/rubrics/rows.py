@@ -20,13 +20,9 @@ Choice = Literal["a", "b", "tie"]
 PROFESSIONAL_TAGS = ("use_case", "type", "difficulty", "specialty")  # fields that group the cases
 ROLES = ("system", "developer", "user", "assistant")
 CHOICES: dict[str, Choice] = {
-    "strongly_a": "a",
-    "slightly_a": "a",
-    "a": "a",
+    **dict.fromkeys(("strongly_a", "slightly_a", "a"), "a"),
     "tie": "tie",
-    "slightly_b": "b",
-    "strongly_b": "b",
-    "b": "b",
+    **dict.fromkeys(("slightly_b", "strongly_b", "b"), "b"),
 }
 
 

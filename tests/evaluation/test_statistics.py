@@ -25,9 +25,12 @@ from medagent.evaluation.statistics import (
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 10), (10, 10), (50, 100), (81, 263), (1, 1)])
-def test_wilson_agrees_with_scipy(k: int, n: int) -> None:
-    theirs = stats.binomtest(k, n).proportion_ci(method="wilson")
-    assert wilson_interval(k, n) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
+def test_wilsons_bounds_lie_1_96_standard_errors_from_the_share(k: int, n: int) -> None:
+    """Each bound p solves (k / n - p)^2 = 1.96^2 p (1 - p) / n: the standard error is that of the bound."""
+    low, high = wilson_interval(k, n)
+    assert low <= k / n <= high
+    for bound in (low, high):
+        assert (k / n - bound) ** 2 == pytest.approx(1.959964**2 * bound * (1 - bound) / n, abs=1e-6)
 
 
 def test_nothing_counted_has_the_widest_interval() -> None:
