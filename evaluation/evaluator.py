@@ -36,7 +36,7 @@ from medagent.evaluation.reports.tables import curves, markdown, tables
 from medagent.evaluation.run import Plan, run_plan
 from medagent.evaluation.search_recall import question_rankings
 from medagent.evaluation.statistics import Accuracy
-from medagent.evidence.support import Entailment, LexicalRule, NLIModel
+from medagent.evidence.judges import RULES, support_judge
 from medagent.models.base_models import STARTER
 from medagent.models.text_length import check_text_length
 from medagent.policies.chat_endpoint import RemotePolicy
@@ -141,7 +141,7 @@ def evaluate(
     prompting: Prompting = "tags",
     shots: int = 0,
     shots_path: str = "",
-    entailment: str = "",
+    support: str = RULES,
     price: Mapping[str, float] | None = None,
     limits: Mapping[str, int] | None = None,
     concurrency: int = 64,
@@ -167,7 +167,7 @@ def evaluate(
     if not set(price) <= {"input", "output"} or any(value < 0 for value in price.values()):
         raise InputError(f"price: found {dict(price)}, wanted input and output, each 0 or more per million tokens.")
     source, plan = source_named(benchmark), Plan(modes_named(modes), samples, rotations, temperature, seed)
-    entails: Entailment = NLIModel(entailment) if entailment else LexicalRule()
+    judge = support_judge(support)
     questions, passages, notes = source.questions()
     if rotations and (in_place := sum(orders(question) < len(question.options) for question in questions)):
         notes["questions with options that speak of others, which stay in place when rotated"] = in_place
@@ -244,8 +244,8 @@ def evaluate(
             on_done=callback.on_prediction,
         )
         used = PredictionLog(folder / "predictions.jsonl").used()
-    reports = {mode: report_mode([p for p in predictions if p.mode == mode.value], entails) for mode in plan.modes}
-    settings["entailment"] = entails.label
+    reports = {mode: report_mode([p for p in predictions if p.mode == mode.value], judge) for mode in plan.modes}
+    settings["support"] = judge.label
     if isinstance(ready.policy, RemotePolicy) and ready.policy.refused:
         settings["parameters_left_out"] = sorted(ready.policy.refused)
     usage = {**used, "price": dict(price)}

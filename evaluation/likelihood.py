@@ -12,7 +12,7 @@ longest option exceeds the limit or the model's positions is not asked, and coun
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -85,7 +85,7 @@ class LikelihoodAgent(Agent):
         if len(prompt_ids) + max(map(len, options)) > room:
             prompt, stop = tuple(prompt_ids[:room]), StopReason.MAX_TOTAL_TOKENS
             return Rollout(question, prompt, tuple(turns), stop, job.policy_version, job.sample)
-        scores_O = await asyncio.to_thread(self._scores, prompt_ids, options)
+        scores_O = await asyncio.to_thread(self.policy.option_logprobs, prompt_ids, options)
         scores_O /= torch.tensor([1 if by_letters else len(text.encode()) for text in said])
         if scores_O.isnan().any():
             raise PolicyError(
@@ -100,24 +100,3 @@ class LikelihoodAgent(Agent):
         if on_turn:
             on_turn(turn)
         return Rollout(question, tuple(prompt_ids), (*turns, turn), StopReason.ANSWERED, job.policy_version, job.sample)
-
-    def _scores(self, prompt_ids: Sequence[int], options: Sequence[Sequence[int]]) -> torch.Tensor:
-        """[O] the log-likelihood of each option's ids after the prompt."""
-        if all(len(ids) == 1 for ids in options):  # one pass tells of all
-            last_V = self._log_probs(prompt_ids, [])[-1]
-            found = [float(last_V[ids[0]]) for ids in options]
-        else:
-            found = [
-                float(self._log_probs(prompt_ids, ids[:-1]).gather(1, torch.tensor(ids)[:, None]).sum())
-                for ids in options
-            ]
-        return torch.tensor(found, dtype=torch.float64)
-
-    @torch.no_grad()
-    def _log_probs(self, prompt_ids: Sequence[int], read_ids: Sequence[int]) -> torch.Tensor:
-        """[R + 1, V] of the token after the prompt, and after each of the R ids read behind it."""
-        assert isinstance(self.policy, HFPolicy)
-        model = self.policy.model
-        ids_1T = torch.tensor([[*prompt_ids, *read_ids]], device=model.device)
-        logits_RV = model(input_ids=ids_1T, logits_to_keep=len(read_ids) + 1).logits[0]
-        return torch.Tensor(logits_RV.float().log_softmax(-1).cpu())

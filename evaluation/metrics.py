@@ -27,7 +27,8 @@ from medagent.evaluation.statistics import (
     selective_accuracy,
 )
 from medagent.evaluation.trust.summary import Trust, trust_in
-from medagent.evidence.support import Entailment, LexicalRule
+from medagent.evidence.rules import LexicalRule
+from medagent.evidence.support import SupportJudge
 from medagent.types import LETTERS, Question, Rollout, StopReason
 
 
@@ -67,8 +68,8 @@ class Summary:
         return {**row.pop("overall"), **row}
 
 
-def summarize(rollouts: Sequence[Rollout], entails: Entailment = LexicalRule()) -> Summary:
-    """Grade and count. `entails` judges whether cited passages support what is said."""
+def summarize(rollouts: Sequence[Rollout], judge: SupportJudge = LexicalRule()) -> Summary:
+    """Grade and count. `judge` judges whether cited passages state what is said."""
     grades = [grade(rollout) for rollout in rollouts]
     count = max(1, len(rollouts))
     marks: dict[str, list[bool]] = defaultdict(list)
@@ -91,7 +92,7 @@ def summarize(rollouts: Sequence[Rollout], entails: Entailment = LexicalRule()) 
         searches_per_question=sum(rollout.num_searches for rollout in rollouts) / count,
         cited_share=sum(bool(result.cited) for result in grades) / count,
         measures=open_measures(rollouts),
-        grounding=ground(rollouts, entails),
+        grounding=ground(rollouts, judge),
         trust=trust_in(rollouts),
         stop_reasons=dict(Counter(rollout.stop_reason.value for rollout in rollouts)),
     )
@@ -152,13 +153,13 @@ class ModeReport:
         return {**self.summary.to_json(), **row}
 
 
-def report_mode(predictions: Sequence[Prediction], entails: Entailment = LexicalRule()) -> ModeReport:
+def report_mode(predictions: Sequence[Prediction], judge: SupportJudge = LexicalRule()) -> ModeReport:
     """The report of one mode's predictions. The summary uses one answer per question: rotation 0, sample 0."""
     plain = [prediction for prediction in predictions if prediction.rotation == 0]
     sure = [p for p in plain if p.confidence is not None]
     confidences = [p.confidence or 0.0 for p in sure]
     right = [grade(p.rollout).correct for p in sure]
-    summary = summarize([each.rollout for each in plain if each.rollout.sample == 0], entails)
+    summary = summarize([each.rollout for each in plain if each.rollout.sample == 0], judge)
     if all(p.mode == Mode.CLOSED_BOOK for p in predictions):
         summary = replace(summary, grounding=NO_PASSAGES)
     return ModeReport(

@@ -16,6 +16,7 @@ from medagent.errors import InputError
 from medagent.evidence import Shown
 from medagent.evidence.answers import Answer, answer_job
 from medagent.evidence.check import EvidenceCheck
+from medagent.evidence.judges import RULES
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.retriever import Retriever
 from medagent.types import LETTERS, Question
@@ -124,12 +125,12 @@ def load_agent(
     tools: Sequence[str] = (),
     retriever: Retriever | None = None,
     show: Shown = "partly",
-    entailment: str | None = None,
+    support: str = RULES,
 ) -> LoadedAgent:
     """An agent that is ready to answer. See `medagent.agent_folder.open_agent` for all but the last two settings.
 
-    `show` says which answers are shown: those that a passage states, also partly stated ones, or all. `entailment`
-    names a model that judges whether passages state an answer; by default words decide.
+    `show` says which answers are shown: those that a passage states, also partly stated ones, or all. `support`
+    names what judges whether passages state an answer, see `medagent.evidence.judges.support_judge`.
 
     Raises:
         MedagentError: there is no such agent, or it lacks an index. The message names the remedy.
@@ -144,4 +145,4 @@ def load_agent(
         tools=tools,
         retriever=retriever,
     )
-    return LoadedAgent(agent, EvidenceCheck.over(agent.retriever, shown=show, entailment=entailment))
+    return LoadedAgent(agent, EvidenceCheck.over(agent.retriever, shown=show, support=support))

@@ -121,9 +121,15 @@ class PlainProtocol(TurnProtocol):
     def _encode(
         self, tokenizer: PreTrainedTokenizerBase, asked: Sequence[Piece], *, before: Sequence[int] = ()
     ) -> list[int]:
-        ids = [*before, *encode(tokenizer, asked)]
-        if self.chat:
-            frame = chat_frame(tokenizer, self.date)
-            return [*encode(tokenizer, [Piece(frame.before)]), *ids, *encode(tokenizer, [Piece(frame.after)])]
-        begin = list(beginning_of_text(tokenizer))
-        return ids if ids[: len(begin)] == begin else begin + ids
+        return first_message(tokenizer, [*before, *encode(tokenizer, asked)], chat=self.chat, date=self.date)
+
+
+def first_message(
+    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], *, chat: bool, date: str = "2025-01-01"
+) -> list[int]:
+    """Token ids of a first message of the user, in the chat template or as the tokenizer begins a text."""
+    if chat:
+        frame = chat_frame(tokenizer, date)
+        return [*encode(tokenizer, [Piece(frame.before)]), *ids, *encode(tokenizer, [Piece(frame.after)])]
+    begin = list(beginning_of_text(tokenizer))
+    return list(ids) if list(ids[: len(begin)]) == begin else [*begin, *ids]

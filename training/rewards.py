@@ -14,7 +14,7 @@ from medagent.errors import ConfigError, MedagentError
 from medagent.evaluation.grading.citations import citations_of
 from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.grading.open_answers import contains, first_answer, list_score, mentions, same, token_f1
-from medagent.evidence.support import Entailment, LexicalRule
+from medagent.evidence.judges import RULES, support_judge
 from medagent.retrieval.passages import names_found
 from medagent.types import Rollout, StopReason, Turn
 
@@ -229,7 +229,7 @@ class SupportedCitations:
     than an answer, or citing would be an end in itself. Only right answers are paid: else a wrong answer would be worth
     the passage that says it.
 
-    `entails` judges by words, or names a model: `medagent.evidence.support.NLIModel`.
+    `support` names what judges this, see `medagent.evidence.judges.support_judge`.
     """
 
     def __init__(
@@ -237,18 +237,19 @@ class SupportedCitations:
         outcome: Reward = OUTCOME,
         supported: float = 0.2,
         needless: float = 0.05,
-        entails: Entailment = lazy_instance(LexicalRule),
+        support: str = RULES,
     ) -> None:
         if supported < 0 or needless < 0:
             raise ConfigError(
                 f"SupportedCitations: supported {supported} and needless {needless} found, wanted 0 or more."
             )
-        self.outcome, self.supported, self.needless, self.entails = outcome, supported, needless, entails
+        self.outcome, self.supported, self.needless = outcome, supported, needless
+        self.judge = support_judge(support)
 
     def __call__(self, rollout: Rollout) -> Rollout:
         """The rollout with its outcome, and what its citations earn."""
         done = self.outcome(rollout)
-        found = citations_of(rollout, grade(rollout), self.entails)
+        found = citations_of(rollout, grade(rollout), self.judge)
         if not done.success or found is None:
             return done
         earned = self.supported * found.entailed / found.statements - self.needless * (found.citations - found.counted)

@@ -12,15 +12,8 @@ from dataclasses import dataclass
 
 from medagent.evaluation.grading.grade import Grade, grade
 from medagent.evaluation.grading.open_answers import first_answer
-from medagent.evidence.support import (
-    Entailment,
-    LexicalRule,
-    Statement,
-    Support,
-    content_words,
-    statements_of,
-    support_of,
-)
+from medagent.evidence.rules import LexicalRule
+from medagent.evidence.support import Statement, Support, SupportJudge, content_words, statements_of, support_of
 from medagent.retrieval.passages import Hit, names_found
 from medagent.types import LETTERS, Question, Rollout
 
@@ -33,7 +26,7 @@ class Grounding:
 
     `searched` are rollouts with a search. `gold_any` and `gold_all` are rollouts that were shown one, or all, of their
     gold passages. `citation_precision` and `citation_recall` are ALCE's, over the `statements` of answers that claim
-    something. `cited_gold` is the share of those answers whose cited passages contain the words of the right answer.
+    something. `cited_gold` is the share of those answers whose cited passages state a right answer.
     """
 
     searched: float
@@ -50,9 +43,11 @@ class Grounding:
 NO_PASSAGES = Grounding(0.0, None, None, 0, 0, None, None, None)
 
 
-def supports(hit: Hit, claim: str) -> bool:
-    """Whether the passage contains every content word of the claim."""
-    return LexicalRule()([(hit.passage.indexed_text, Statement(claim, (), name=True))])[0]
+def states_gold(hits: Sequence[Hit], question: Question, judge: SupportJudge = LexicalRule()) -> bool:
+    """Whether one of the passages states a right answer in words; never for yes, no and maybe."""
+    golds = [text for text in gold_texts(question) if text.lower() not in DECISIONS] if question.answer else []
+    items = [(Statement(gold, (), question.text, name=True), [hit.passage]) for hit in hits for gold in golds]
+    return any(judge.judge_all(items))
 
 
 def claim_of(question: Question, letter: str | None, answer: str) -> str | None:
@@ -65,17 +60,17 @@ def claim_of(question: Question, letter: str | None, answer: str) -> str | None:
     return None if text.lower() in DECISIONS else text
 
 
-def citations_of(rollout: Rollout, found: Grade, entails: Entailment) -> Support | None:
+def citations_of(rollout: Rollout, found: Grade, judge: SupportJudge) -> Support | None:
     """ALCE's counts of one graded answer; None where it claims nothing that words could support."""
     claim = claim_of(rollout.question, found.letter, rollout.answer or "")
     if claim is None or not content_words(claim):
         return None
-    texts = [hit.passage.indexed_text for hit in rollout.hits]
-    statements = statements_of(rollout.answer or "", claim, rollout.question.text, shown=len(texts))
-    return support_of(statements, texts, entails)
+    passages = [hit.passage for hit in rollout.hits]
+    statements = statements_of(rollout.answer or "", claim, rollout.question.text, shown=len(passages))
+    return support_of(statements, passages, judge)
 
 
-def ground(rollouts: Sequence[Rollout], entails: Entailment = LexicalRule()) -> Grounding:
+def ground(rollouts: Sequence[Rollout], judge: SupportJudge = LexicalRule()) -> Grounding:
     """Count over rollouts."""
     known = [rollout for rollout in rollouts if rollout.question.gold_passage_ids]
     wanted = [set(rollout.question.gold_passage_ids) for rollout in known]
@@ -84,12 +79,11 @@ def ground(rollouts: Sequence[Rollout], entails: Entailment = LexicalRule()) -> 
     total = Support()
     for rollout in rollouts:
         result, hits = grade(rollout), rollout.hits
-        counted = citations_of(rollout, result, entails)
+        counted = citations_of(rollout, result, judge)
         if counted is None:
             continue
         judged, total = judged + 1, total + counted
-        cited = [hits[number - 1] for number in result.cited]
-        gold += any(supports(hit, text) for hit in cited for text in gold_texts(rollout.question))
+        gold += states_gold([hits[number - 1] for number in result.cited], rollout.question, judge)
     return Grounding(
         searched=sum(rollout.num_searches > 0 for rollout in rollouts) / max(1, len(rollouts)),
         gold_any=sum(map(bool, shown)) / len(known) if known else None,

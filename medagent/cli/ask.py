@@ -63,7 +63,7 @@ class _Asking:
         self._check = EvidenceCheck.over(
             self.agent.retriever,
             shown=options.evidence,
-            entailment=options.entailment,
+            support=options.support,
             emergencies=options.emergencies,
             synonyms=options.synonyms,
         )

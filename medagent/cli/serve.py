@@ -136,7 +136,7 @@ def app_of(command: ServeCommand, engine: Engine) -> FastAPI:
         check=EvidenceCheck.over(
             retriever,
             shown=command.evidence,
-            entailment=command.entailment,
+            support=command.support,
             emergencies=command.emergencies,
             synonyms=command.synonyms,
             number=command.emergency_number or NUMBER,

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from medagent.evidence import Shown
 from medagent.evidence.emergencies import NUMBER, Emergencies
+from medagent.evidence.judges import RULES, support_judge
 from medagent.evidence.kinds import EvidenceKind, EvidenceVerdict
 from medagent.evidence.reading import Asked, words_of
-from medagent.evidence.support import Entailment, LexicalRule, NLIModel
+from medagent.evidence.rules import LexicalRule
+from medagent.evidence.support import SupportJudge
 from medagent.evidence.synonyms import SynonymTable
 from medagent.evidence.verdict import judge
 from medagent.evidence.words import Names, asked_for, folded, question_kinds, tells
@@ -42,7 +44,7 @@ class EvidenceCheck:
     """
 
     names: Names = field(default_factory=lambda: Names(()))
-    entails: Entailment = LexicalRule()
+    support: SupportJudge = LexicalRule()
     shown: Shown = "partly"
     emergencies: Emergencies = field(default_factory=Emergencies.load)
     synonyms: SynonymTable = field(default_factory=SynonymTable.load)
@@ -52,7 +54,7 @@ class EvidenceCheck:
         retriever: Retriever,
         *,
         shown: Shown = "partly",
-        entailment: str | None = None,
+        support: str = RULES,
         emergencies: str | None = None,
         synonyms: str | None = None,
         number: str = NUMBER,
@@ -60,13 +62,12 @@ class EvidenceCheck:
         """The check of answers over this retriever. `number` is whom the lines of `emergencies` tell to call."""
         lines = Emergencies.load(Path(emergencies) if emergencies else None, number=number)
         table = SynonymTable.load(Path(synonyms) if synonyms else None)
-        entails: Entailment = NLIModel(entailment) if entailment else LexicalRule()
-        return EvidenceCheck(names_of(retriever), entails, shown, lines, table)
+        return EvidenceCheck(names_of(retriever), support_judge(support), shown, lines, table)
 
     def judge(self, rollout: Rollout) -> EvidenceVerdict:
         """The verdict on a rollout's answer. A person in danger is offered no names."""
         urgent = self.emergencies.line_for(rollout.question.text)
-        return judge(rollout, self.entails, Names(()) if urgent else self.names, self.synonyms)
+        return judge(rollout, self.support, Names(()) if urgent else self.names, self.synonyms)
 
     def withholds(self, verdict: EvidenceVerdict) -> bool:
         """Whether an answer with this verdict is kept from people."""

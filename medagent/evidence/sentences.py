@@ -83,12 +83,17 @@ def _numbers_fit(name: str, window: str) -> bool:
     return True
 
 
-def near_sentences(text: str, claim: str) -> str:
-    """The sentence of a text that shares most words with a claim, with its neighbours."""
+def near_sentences(text: str, claim: str, *, beside: str = "", around: int = 1) -> str:
+    """The sentence of a text that shares most words with a claim (of equals, with `beside`), and some `around` it."""
     spans = sentence_spans(text) or [(0, len(text))]
-    wanted = content_words(claim)
-    best = max(range(len(spans)), key=lambda at: len(wanted & content_words(text[slice(*spans[at])])))
-    return text[spans[max(0, best - 1)][0] : spans[min(len(spans) - 1, best + 1)][1]]
+    wanted, also = content_words(claim), content_words(beside)
+
+    def shared(at: int) -> tuple[int, int]:
+        words = content_words(text[slice(*spans[at])])
+        return len(wanted & words), len(also & words)
+
+    best = max(range(len(spans)), key=shared)
+    return text[spans[max(0, best - around)][0] : spans[min(len(spans) - 1, best + around)][1]]
 
 
 _ASKS_FOR_A_GENE = re.compile(r"\b(?:which|what) (?:single )?genes?\b", re.IGNORECASE)

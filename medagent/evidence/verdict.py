@@ -26,23 +26,22 @@ from medagent.evidence.reading import (
     words_of,
 )
 from medagent.evidence.relations import AskedRelation
+from medagent.evidence.rules import LexicalRule, stating
 from medagent.evidence.sentences import (
     SUPPOSED,
     breaks_off,
     defines,
-    denies,
     echoes,
     gives_a_name,
     is_of_sort,
     names_a_gene,
     near_sentences,
     says_too_little,
-    stating_windows,
 )
 from medagent.evidence.subject import SubjectMatch, match_subject
-from medagent.evidence.support import Entailment, LexicalRule, Statement, content_words
+from medagent.evidence.support import Statement, SupportJudge, content_words
 from medagent.evidence.synonyms import SynonymTable
-from medagent.evidence.words import Names, describes, folded, forms, subject_words, tells, what_is_asked
+from medagent.evidence.words import Names, describes, folded, forms, subject_words, tells
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Rollout, StopReason
 
@@ -55,7 +54,7 @@ _ALL_OR_NONE = re.compile(r"\b(?:all|none|both|neither|any) of (?:the )?(?:above
 
 def judge(
     rollout: Rollout,
-    entails: Entailment = LexicalRule(),
+    support: SupportJudge = LexicalRule(),
     names: Names = Names(()),
     synonyms: SynonymTable | None = None,
 ) -> EvidenceVerdict:
@@ -65,7 +64,7 @@ def judge(
     table = synonyms or SynonymTable.load()
     if content_words(table.plain(without_citations(answer))) <= content_words(table.plain(rollout.question.text)):
         table = SynonymTable(())  # a synonym is asked for
-    found = _Judgement(rollout, answer, entails, names, table)
+    found = _Judgement(rollout, answer, support, names, table)
     return replace(found.verdict(), contradicts=found.said.contradicts)
 
 
@@ -75,11 +74,11 @@ def _partly(text: str, numbers: Sequence[int], missing: tuple[str, ...] = ()) ->
 
 class _Judgement:
     def __init__(
-        self, rollout: Rollout, answer: str, entails: Entailment, names: Names, synonyms: SynonymTable
+        self, rollout: Rollout, answer: str, support: SupportJudge, names: Names, synonyms: SynonymTable
     ) -> None:
         plain, options = synonyms.plain, tuple(map(synonyms.plain, rollout.question.options))
         self._question = replace(rollout.question, text=plain(rollout.question.text), options=options)
-        self._answer, self._entails, self._synonyms = plain(answer), entails, synonyms
+        self._answer, self._support, self._synonyms = plain(answer), support, synonyms
         self._asked, self._relation = Asked.of(self._question), AskedRelation.asked_by(self._question.text)
         self._shown = [hit.passage for hit in rollout.hits]
         self._passages = [synonyms.plain_passage(passage) for passage in self._shown]
@@ -206,18 +205,10 @@ class _Judgement:
 
     def _entailed(self, statement: Statement, numbers: Sequence[int]) -> bool:
         passages = [self._passages[number - 1] for number in numbers]
-        text = "\n".join(passage.indexed_text for passage in passages)
-        if statement.name:
-            stated = any(self._windows(passage) for passage in passages)
-            return stated and (isinstance(self._entails, LexicalRule) or self._entails([(text, statement)])[0])
-        return self._entails([(text, statement)])[0]
+        return self._support.judge_all([(statement, passages)])[0]
 
     def _windows(self, passage: Passage) -> list[str]:
-        denied = denies(what_is_asked(self._question.text))
-        found = stating_windows(self._name, passage.text, denied=denied)
-        if any(kind.name == "lack" for kind in self._asked.kinds):  # "does not make enough cortisol"
-            found += stating_windows(self._name, passage.text, denied=not denied)
-        return found
+        return stating(self._name, self._question.text, passage.text)
 
     def _statements_elsewhere(self) -> int:
         return sum(

@@ -167,7 +167,9 @@ class RemotePolicy:
             stop = stops.get(str(why), TurnStop.END_OF_TEXT)
             calls = [*(message.get("tool_calls") or ()), {"function": message.get("function_call")}]
             call = calls[0] if stop is TurnStop.END_OF_TEXT and query_of(calls[0]) else None
-            return ChatReply(_valid(text), _valid(thought), stop, _usage(body.get("usage")), call)
+            first = ((choice.get("logprobs") or {}).get("content") or [{}])[0].get("top_logprobs") or ()
+            likeliest = tuple((str(each["token"]), float(each["logprob"])) for each in first)
+            return ChatReply(_valid(text), _valid(thought), stop, _usage(body.get("usage")), call, likeliest)
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise EndpointError(
                 f"endpoint {self.url}: found {answer.text[:200]!r}, wanted a chat completion.", host=self._endpoint.host
@@ -176,13 +178,17 @@ class RemotePolicy:
 
 @dataclass(frozen=True)
 class ChatReply:
-    """The text that an endpoint wrote, its thought before (if it tells), why it stopped, what it cost, and its call."""
+    """The text that an endpoint wrote, its thought before (if it tells), why it stopped, what it cost, and its call.
+
+    `likeliest` are the likeliest first tokens with their log-probs, where the request asked for `top_logprobs`.
+    """
 
     text: str
     thought: str
     stop: TurnStop
     usage: Usage = Usage(requests=1)
     call: Mapping[str, Any] | None = None
+    likeliest: tuple[tuple[str, float], ...] = ()
 
 
 def _usage(found: object) -> Usage:

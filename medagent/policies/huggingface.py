@@ -7,7 +7,7 @@ number follows from the session's seed, the turn and the position alone, so a sa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -96,6 +96,25 @@ class HFPolicy:
         scores = torch.log_softmax(project(self.model, hidden_states(self.model, input_ids=ids, use_cache=False)), -1)
         found: list[float] = scores[0, :-1].gather(1, ids[0, 1:, None])[:, 0].tolist()
         return found
+
+    def option_logprobs(self, prompt_ids: Sequence[int], options: Sequence[Sequence[int]]) -> Tensor:
+        """[O] float64, the log-prob of each option's ids after the prompt."""
+        if all(len(ids) == 1 for ids in options):  # one pass tells of all
+            last_V = self._next_logprobs(prompt_ids, [])[-1]
+            found = [float(last_V[ids[0]]) for ids in options]
+        else:
+            found = [
+                float(self._next_logprobs(prompt_ids, ids[:-1]).gather(1, torch.tensor(ids)[:, None]).sum())
+                for ids in options
+            ]
+        return torch.tensor(found, dtype=torch.float64)
+
+    @torch.no_grad()
+    def _next_logprobs(self, prompt_ids: Sequence[int], read_ids: Sequence[int]) -> Tensor:
+        """[R + 1, V] of the token after the prompt, and after each of the R ids read behind it."""
+        ids_1T = torch.tensor([[*prompt_ids, *read_ids]], device=self.model.device)
+        logits_RV = self.model(input_ids=ids_1T, logits_to_keep=len(read_ids) + 1).logits[0]
+        return torch.Tensor(logits_RV.float().log_softmax(-1).cpu())
 
     def refuse_long(self, tokens: int) -> None:
         """Raise `PolicyError` where a text of so many tokens is longer than the model reads."""

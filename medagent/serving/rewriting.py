@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.evidence.sentences import denies
 from medagent.evidence.words import asked_for, folded, form, forms, subject_words, without_kinds
-from medagent.models.chat_template import beginning_of_text, chat_frame
+from medagent.plain_protocol import first_message
 from medagent.policy import Policy, TurnStop
 from medagent.protocol import Piece, TagProtocol, encode, neutralise
 from medagent.serving.conversation import LONGEST, standing_alone
@@ -103,10 +103,7 @@ def prompt(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str]) -> list
         mark = "Last question" if number == len(questions) else f"Question {number}"
         pieces += [Piece(f"{mark}: "), Piece(neutralise(question), trusted=False), Piece("\n")]
     ids = encode(tokenizer, [*pieces, Piece("\nRewritten question:")])
-    if not tokenizer.chat_template:
-        return [*beginning_of_text(tokenizer), *ids]
-    frame = chat_frame(tokenizer, DATE)
-    return [*encode(tokenizer, [Piece(frame.before)]), *ids, *encode(tokenizer, [Piece(frame.after)])]
+    return first_message(tokenizer, ids, chat=bool(tokenizer.chat_template), date=DATE)
 
 
 def accepted(reply: str, questions: Sequence[str]) -> str:

@@ -121,12 +121,12 @@ def test_a_prompt_fits_with_its_longest_option_or_not_at_all(tiny_base: str) -> 
 @pytest.mark.parametrize("by", ["letters", "texts"])
 def test_equal_likelihoods_are_a_tie_and_name_no_letter(tiny_base: str, by: str, monkeypatch) -> None:
     even = replace(QUESTION, options=("zinc", "iron", "iron"))
-    monkeypatch.setattr(LikelihoodAgent, "_scores", lambda *_: torch.tensor([-9.0, -5.0, -5.0], dtype=torch.float64))
+    monkeypatch.setattr(HFPolicy, "option_logprobs", lambda *_: torch.tensor([-9.0, -5.0, -5.0], dtype=torch.float64))
     rollout = asked(tiny_base, even, by=by)
     assert rollout.answer == "B or C"
     result = grade(rollout)
     assert (result.verdict, result.letter, result.lenient_correct) == (Verdict.MULTIPLE, None, False)
-    monkeypatch.setattr(LikelihoodAgent, "_scores", lambda *_: torch.tensor([-1.0, math.nan, -5.0]))
+    monkeypatch.setattr(HFPolicy, "option_logprobs", lambda *_: torch.tensor([-1.0, math.nan, -5.0]))
     with pytest.raises(PolicyError, match="not numbers"):
         asked(tiny_base, even, by=by)
 

@@ -25,6 +25,7 @@ class ChatServer(ThreadingHTTPServer):
 
     daemon_threads = True
     status, error, listing_status = 200, "no key", 200
+    logprobs: dict[str, Any] | None = None  # of every reply
 
     def __init__(self, *replies: str | dict[str, Any]) -> None:
         super().__init__(("127.0.0.1", 0), _Chat)
@@ -40,7 +41,8 @@ class _Chat(BaseHTTPRequestHandler):
         self.send_response(self.server.status)
         self.end_headers()
         reply = replies[min(len(asked), len(replies)) - 1]
-        choice = {"message": {"content": reply} if isinstance(reply, str) else reply, "finish_reason": "stop"}
+        message = {"content": reply} if isinstance(reply, str) else reply
+        choice = {"message": message, "finish_reason": "stop", "logprobs": self.server.logprobs}
         found = {"choices": [choice]} if self.server.status == 200 else {"error": self.server.error}
         self.wfile.write(json.dumps(found).encode())
 

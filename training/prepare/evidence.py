@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from medagent.evaluation.grading.citations import DECISIONS, gold_texts, supports
+from medagent.evaluation.grading.citations import states_gold
 from medagent.retrieval.passages import names_found
 from medagent.training.advantages import group_means
 from medagent.training.heads import TURNS
@@ -25,7 +25,7 @@ def evidence(rollout: Rollout) -> list[list[float]]:
     In this order:
 
     - which turn it is, one of TURNS;
-    - whether a passage read so far supports the gold answer (`medagent.evaluation.grading.citations.supports`);
+    - whether a passage read so far states a right answer (`medagent.evaluation.grading.citations.states_gold`);
     - the share of the gold passages read, and whether that is all of them;
     - the number of gold passages, at most 4, halved;
     - one over the rank at which the last search gave a gold passage, 0 where it gave none;
@@ -35,7 +35,6 @@ def evidence(rollout: Rollout) -> list[list[float]]:
     no words could support.
     """
     question = rollout.question
-    texts = [text for text in gold_texts(question) if text.lower() not in DECISIONS] if question.answer else []
     wanted = set(question.gold_passage_ids)
     rows, supported, found, last, highest = [], False, set[str](), 0.0, 0.0
     for number in range(len(rollout.turns) + 1):
@@ -44,7 +43,7 @@ def evidence(rollout: Rollout) -> list[list[float]]:
         share = len(found) / len(wanted) if wanted else 0.0
         rows.append([*which, float(supported), share, float(share == 1), min(len(wanted), 4) / 2, last, highest])
         hits = rollout.turns[number].hits if number < len(rollout.turns) else ()
-        supported = supported or any(supports(hit, text) for hit in hits for text in texts)
+        supported = supported or states_gold(hits, question)
         found |= names_found(wanted, (hit.passage for hit in hits))
         last = max((1 / rank for rank, hit in enumerate(hits, 1) if names_found(wanted, [hit.passage])), default=0.0)
         highest = max(highest, last)

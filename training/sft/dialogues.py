@@ -23,7 +23,7 @@ from medagent.agent import Agent
 from medagent.agent_folder import open_agent
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
-from medagent.evaluation.grading.citations import gold_texts, supports
+from medagent.evaluation.grading.citations import states_gold
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.predictions import Prediction, PredictionLog
@@ -191,7 +191,7 @@ class RejectionSampled(Demonstrations):
         made: dict[str, Rollout] = {}
         for rollout in drawn:
             searches = tuple(turn for turn in rollout.turns if turn.query is not None)
-            told = any(supports(hit, gold) for hit in rollout.hits for gold in gold_texts(rollout.question))
+            told = states_gold(rollout.hits, rollout.question)
             if told or len(searches) < max(1, self._min_searches) or rollout.question.id in made or len(made) == wanted:
                 continue
             text = protocol.answer.around(ABSTENTION)

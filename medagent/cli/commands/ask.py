@@ -20,7 +20,8 @@ class AgentOptions:
         index: Index to search instead of the agent's own.
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
         evidence: The answers that are shown: those that a passage states, also partly stated ones, or all.
-        entailment: A model that judges whether passages state an answer, as in evaluate. By default words decide.
+        support: Judges whether passages state an answer, as in evaluate: rules, nli:MODEL, judge:hf:MODEL, or
+            judge:http://HOST/v1#MODEL.
         emergencies: File of patterns and lines for questions that may be emergencies, instead of the packaged one.
         synonyms: File of more names of one meaning, a group per line, as "heart attack|myocardial infarction".
     """
@@ -29,7 +30,7 @@ class AgentOptions:
     index: str | None = None
     tools: list[str] | None = None
     evidence: Shown = "partly"
-    entailment: str | None = None
+    support: str = "rules"
     emergencies: str | None = None
     synonyms: str | None = None
 

@@ -30,7 +30,7 @@ def evaluate(
     prompting: Prompting = "tags",
     shots: int = 0,
     shots_path: str = "",
-    entailment: str = "",
+    support: str = "rules",
     price: dict[str, float] | None = None,
     tools: list[str] | None = None,
     limits: dict[str, int] | None = None,
@@ -77,8 +77,9 @@ def evaluate(
             but for lines, closed_book.
         shots: Solved questions before each question, for the likelihoods.
         shots_path: Their file, of the same benchmark.
-        entailment: Model that judges whether cited passages support what is said, by hub name or folder, such as
-            cross-encoder/nli-deberta-v3-small. Without one, words are compared.
+        support: Judges whether cited passages state what is said: rules (words alone), nli:MODEL (a cross-encoder such
+            as nli:cross-encoder/nli-deberta-v3-small), judge:hf:MODEL (a language model by likelihood, also a .gguf
+            file), or judge:http://HOST/v1#MODEL (an endpoint that gives log-probs).
         price: An endpoint's price per million tokens, as --price '{"input": 0.5, "output": 1.5}'.
         parameters: What an endpoint is sent with every request, as --parameters '{"reasoning_effort": "low"}'.
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
@@ -118,7 +119,7 @@ def evaluate(
             prompting=prompting,
             shots=shots,
             shots_path=shots_path,
-            entailment=entailment,
+            support=support,
             price=price,
             limits=limits,
             concurrency=concurrency,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from medagent.evaluation.grading.citations import content_words, ground, supports
+from medagent.evaluation.grading.citations import content_words, ground, states_gold
 from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question, Rollout, StopReason, Turn
 
@@ -25,16 +25,20 @@ def test_content_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hit", "claim", "expected"),
+    ("gold", "hits", "stated"),
     [
-        (HITS[0], "allopurinol", True),
-        (HITS[1], "iron deficiency anemia", True),
-        (HITS[0], "iron deficiency anemia", False),
-        (HITS[0], "the", False),
+        ("allopurinol", HITS, True),
+        ("allopurinol", HITS[1:], False),
+        ("iron deficiency anemia", HITS[1:], True),
+        ("attacks", HITS, False),  # denied
+        ("yes", (Hit(Passage("p3", "", "Yes, it does."), 1.0),), False),
+        ("", HITS, False),
     ],
 )
-def test_a_passage_supports_a_claim_when_it_has_all_its_words(hit: Hit, claim: str, expected: bool) -> None:
-    assert supports(hit, claim) is expected
+def test_passages_state_a_right_answer_or_none(gold: str, hits: tuple[Hit, ...], stated: bool) -> None:
+    assert states_gold(hits, Question("q", "?", (), gold)) is stated
+    options = ("colchicine", gold)
+    assert states_gold(hits, Question("q", "?", options, "B" if gold else "")) is stated
 
 
 def test_precision_recall_and_gold_by_hand() -> None:

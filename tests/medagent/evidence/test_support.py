@@ -1,4 +1,4 @@
-"""Citations, statement by statement: ALCE's counts by hand, the rule of words against labels, and an NLI model."""
+"""Whether passages state an answer: ALCE's counts by hand, and the rule of words against labels."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
-from medagent.errors import InputError
 from medagent.evaluation.grading.citations import ground
-from medagent.evidence.support import LexicalRule, NLIModel, Statement, Support, statements_of, support_of
-from medagent.models.base_models import STARTER, model_path
+from medagent.evidence.rules import LexicalRule
+from medagent.evidence.support import Item, Statement, Support, statements_of, support_of
 from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question, Rollout, StopReason, Turn
 
@@ -21,15 +18,19 @@ LABELS = Path(__file__).with_name("support_labels.jsonl")
 
 
 class Table:
-    """Entails what a table says: {(passage, statement): True}."""
+    """Judges as a table says: {(texts of the passages, statement): True}."""
 
     label = "table"
 
-    def __init__(self, *entailed: tuple[str, str]) -> None:
-        self._entailed = set(entailed)
+    def __init__(self, *stated: tuple[str, str]) -> None:
+        self._stated = set(stated)
 
-    def __call__(self, pairs: Sequence[tuple[str, Statement]]) -> list[bool]:
-        return [(text, statement.text) in self._entailed for text, statement in pairs]
+    def judge_all(self, items: Sequence[Item]) -> list[bool]:
+        return [("\n".join(each.text for each in read), said.text) in self._stated for said, read in items]
+
+
+def untitled(*texts: str) -> list[Passage]:
+    return [Passage.make("", text) for text in texts]
 
 
 def test_the_rule_of_words_against_200_labels() -> None:
@@ -37,7 +38,7 @@ def test_the_rule_of_words_against_200_labels() -> None:
     for line in LABELS.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         for claim, label in row["claims"]:
-            marks.append((rule([(row["passage"], Statement(claim, (1,)))])[0], label))
+            marks.append((rule.judge_all([(Statement(claim, (1,)), untitled(row["passage"]))])[0], label))
     assert len(marks) == 200
     right = sum(said == label for said, label in marks)
     both = sum(said and label for said, label in marks)
@@ -47,20 +48,20 @@ def test_the_rule_of_words_against_200_labels() -> None:
 
 
 def test_the_counts_of_alce_by_hand() -> None:
-    texts = ["one", "two", "three"]
+    passages = untitled("one", "two", "three")
     said = [Statement("a", (1, 2)), Statement("b", (2, 3)), Statement("c", (3,)), Statement("d", ())]
-    entails = Table(
+    table = Table(
         ("one\ntwo", "a"),  # only both together: each citation counts
         ("two\nthree", "b"),
         ("two", "b"),  # the second is enough: the third is irrelevant
     )
-    assert support_of(said, texts, entails) == Support(statements=4, entailed=2, citations=5, counted=3)
+    assert support_of(said, passages, table) == Support(statements=4, entailed=2, citations=5, counted=3)
 
 
 def test_citations_of_what_is_not_entailed_never_count() -> None:
     # Each alone entails, both together do not: recall 0, so neither counts.
-    entails = Table(("one", "a"), ("two", "a"))
-    assert support_of([Statement("a", (1, 2))], ["one", "two"], entails) == Support(1, 0, 2, 0)
+    table = Table(("one", "a"), ("two", "a"))
+    assert support_of([Statement("a", (1, 2))], untitled("one", "two"), table) == Support(1, 0, 2, 0)
 
 
 LONG = "Allopurinol lowers uric acid in the long run"
@@ -86,7 +87,24 @@ def test_sentences_by_words() -> None:
         ("Aspirin is given. Warfarin is stopped.", "Warfarin is given.", False),
         ("Gout is painful. It is treated with colchicine.", "Gout is treated with colchicine.", True),
     ]:
-        assert LexicalRule()([(text, Statement(claim, (1,)))]) == [entailed]
+        assert LexicalRule().judge_all([(Statement(claim, (1,)), untitled(text))]) == [entailed]
+
+
+@pytest.mark.parametrize(
+    ("question", "name", "text", "stated"),
+    [
+        ("What treats it?", "allopurinol", "Allopurinol lowers uric acid.", True),
+        ("What treats it?", "allopurinol", "It is not treated with allopurinol.", False),
+        ("Which drug must not be given?", "allopurinol", "Do not give allopurinol.", True),
+        ("What is it?", "iron deficiency anemia", "Iron tablets treat the iron deficiency anemias.", True),
+        ("What is it?", "iron deficiency anemia", "Give iron. A deficiency of folate is another anemia.", False),
+        ("Which hormone is lacking?", "cortisol", "The glands do not make enough cortisol.", True),
+        ("Which mother?", "Rh- mother", "The child of an Rh+ mother.", False),
+        ("What is it?", "the", "The end.", False),
+    ],
+)
+def test_a_sentence_states_a_name_unless_it_denies_it(question: str, name: str, text: str, stated: bool) -> None:
+    assert LexicalRule().judge_all([(Statement(name, (), question, name=True), untitled(text))]) == [stated]
 
 
 def test_a_long_answer_is_counted_by_its_sentences() -> None:
@@ -98,45 +116,3 @@ def test_a_long_answer_is_counted_by_its_sentences() -> None:
     turns = (Turn((), (), "", query="x", hits=hits), Turn((), (), "", answer=answer))
     found = ground([Rollout(Question("q", "?", (), "allopurinol"), (), turns, StopReason.ANSWERED)])
     assert (found.statements, found.citation_recall, found.citation_precision) == (2, 1.0, pytest.approx(2 / 3))
-
-
-def tiny(folder: Path, *names: str) -> str:
-    """A tiny cross-encoder with random weights and these labels."""
-    tokenizer = AutoTokenizer.from_pretrained(model_path(STARTER))
-    torch.manual_seed(0)
-    labels = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
-    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **size, **labels)
-    BertForSequenceClassification(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny(tmp_path_factory.mktemp("nli"), "contradiction", "entailment", "neutral")
-
-
-def test_a_model_judges_as_its_likeliest_label_says(classifier: str) -> None:
-    model = NLIModel(classifier, batch=3, max_tokens=32)
-    pairs = [(f"passage {number} " * number, Statement(f"claim {number}", (1,))) for number in range(1, 8)]
-    found = model(pairs)
-    assert found == [judged for pair in pairs for judged in model([pair])]  # no batch or padding changes it
-    for bias, judged in ((1e3, True), (-1e3, False)):
-        with torch.no_grad():
-            model._model.classifier.bias[:] = torch.tensor([0.0, bias, 0.0])
-        assert model(pairs) == [judged] * 7
-
-
-def test_long_questions_and_passages_are_judged_too(classifier: str) -> None:
-    model = NLIModel(classifier, max_tokens=32)
-    long = Statement("an option", (1,), "What is it? " * 400, name=True)
-    assert long.hypothesis.endswith("an option")
-    assert len(model([("short", long), ("word " * 900, long)])) == 2
-
-
-def test_what_is_no_entailment_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"entailment .*cannot be loaded"):
-        NLIModel(str(tmp_path))
-    with pytest.raises(InputError, match=r"yes, no, wanted one that begins with \"entail\""):
-        NLIModel(tiny(tmp_path, "yes", "no"))
