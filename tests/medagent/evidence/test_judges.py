@@ -34,7 +34,7 @@ def tiny(folder: Path, *names: str) -> str:
     torch.manual_seed(0)
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
     size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **size, **labels)
+    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=512, **size, **labels)
     BertForSequenceClassification(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
@@ -46,7 +46,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_an_nli_model_judges_as_its_likeliest_label_says(classifier: str) -> None:
-    model = NLIModel(classifier, batch=3, max_tokens=32)
+    model = NLIModel(classifier)
     items = [
         (Statement(f"claim {number}", (1,)), [Passage.make("", f"passage {number} " * number)])
         for number in range(1, 8)
@@ -55,12 +55,12 @@ def test_an_nli_model_judges_as_its_likeliest_label_says(classifier: str) -> Non
     assert found == [judged for item in items for judged in model.judge_all([item])]  # no batch or padding changes it
     for bias, judged in ((1e3, True), (-1e3, False)):
         with torch.no_grad():
-            model._model.classifier.bias[:] = torch.tensor([0.0, bias, 0.0])
+            model._classify.model.classifier.bias[:] = torch.tensor([0.0, bias, 0.0])
         assert model.judge_all(items) == [judged] * 7
 
 
 def test_an_nli_model_reads_long_questions_and_passages_too(classifier: str) -> None:
-    model = NLIModel(classifier, max_tokens=32)
+    model = NLIModel(classifier)
     long = Statement("an option", (1,), "What is it? " * 400, name=True)
     assert long.hypothesis.endswith("an option")
     texts = ("short", "word " * 900)
