@@ -72,14 +72,14 @@ class PlainProtocol(TurnProtocol):
 
     def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> list[int]:
         """Token ids of the message without passages."""
-        return self._encode(tokenizer, self._asked(question))
+        return self.encode_message(tokenizer, self._asked(question))
 
     def encode_prompt_with(
         self, tokenizer: PreTrainedTokenizerBase, question: Question, passages: Sequence[Passage], *, max_tokens: int
     ) -> tuple[list[int], int]:
         """Token ids of the message with passages within `max_tokens`, and how many it shows."""
         ids, shown = self.encode_observation(tokenizer, passages, first_number=1, max_tokens=max_tokens)
-        return self._encode(tokenizer, self._asked(question), before=ids), shown
+        return self.encode_message(tokenizer, self._asked(question), before=ids), shown
 
     def encode_observation(
         self, tokenizer: PreTrainedTokenizerBase, passages: Sequence[Passage], *, first_number: int, max_tokens: int
@@ -118,18 +118,12 @@ class PlainProtocol(TurnProtocol):
         asked = {"list": LIST, "number": NUMBER, "select_all": SELECT_ALL}
         return asked.get(question.form, CHOOSE if question.options else NAME)
 
-    def _encode(
+    def encode_message(
         self, tokenizer: PreTrainedTokenizerBase, asked: Sequence[Piece], *, before: Sequence[int] = ()
     ) -> list[int]:
-        return first_message(tokenizer, [*before, *encode(tokenizer, asked)], chat=self.chat, date=self.date)
-
-
-def first_message(
-    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], *, chat: bool, date: str = "2025-01-01"
-) -> list[int]:
-    """Token ids of a first message of the user, in the chat template or as the tokenizer begins a text."""
-    if chat:
-        frame = chat_frame(tokenizer, date)
-        return [*encode(tokenizer, [Piece(frame.before)]), *ids, *encode(tokenizer, [Piece(frame.after)])]
-    begin = list(beginning_of_text(tokenizer))
-    return list(ids) if list(ids[: len(begin)]) == begin else [*begin, *ids]
+        """Token ids of a first message that asks this."""
+        ids, begin = [*before, *encode(tokenizer, asked)], list(beginning_of_text(tokenizer))
+        if self.chat:
+            frame = chat_frame(tokenizer, self.date)
+            return [*encode(tokenizer, [Piece(frame.before)]), *ids, *encode(tokenizer, [Piece(frame.after)])]
+        return ids if ids[: len(begin)] == begin else begin + ids

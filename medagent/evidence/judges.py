@@ -17,9 +17,9 @@ from medagent.errors import ConfigError, EndpointError, InputError
 from medagent.evidence.drugs_and_doses import named_in
 from medagent.evidence.rules import LexicalRule
 from medagent.evidence.sentences import near_sentences
-from medagent.evidence.support import Item, Statement, SupportJudge
+from medagent.evidence.support import Item, Statement, SupportJudge, windows_of
 from medagent.evidence.words import folded
-from medagent.plain_protocol import first_message
+from medagent.plain_protocol import PlainProtocol
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import Policy
@@ -79,8 +79,8 @@ def _settled(statement: Statement, passages: Sequence[Passage]) -> bool | None:
     text = "\n".join(passage.indexed_text for passage in passages)
     if named_in(statement.text).beyond(named_in(text)):
         return False
-    said, read = (" ".join(folded(each).split()) for each in (statement.text.rstrip(" ."), text))
-    return True if not statement.name and said in read else None
+    said = folded(statement.text.rstrip(" ."))
+    return True if not statement.name and any(said in folded(window) for window in windows_of(text)) else None
 
 
 class LikelihoodJudge(ModelJudge):
@@ -109,7 +109,7 @@ class LikelihoodJudge(ModelJudge):
 
 def _in_process(policy: HFPolicy, text: str) -> float:
     tokenizer, chat = policy.tokenizer, bool(policy.tokenizer.chat_template)
-    ids = first_message(tokenizer, encode(tokenizer, [Piece(text, trusted=False)]), chat=chat)
+    ids = PlainProtocol(chat=chat).encode_message(tokenizer, [Piece(text, trusted=False)])
     options = [encode(tokenizer, [Piece(word)]) for word in (("Yes", "No") if chat else (" yes", " no"))]
     return float(policy.option_logprobs(ids, options).softmax(0)[0])
 
@@ -167,7 +167,7 @@ class NLIModel(ModelJudge):
                 f"support nli:{model}: cannot be loaded ({str(error).splitlines()[0]}). Give a folder or a hub name of "
                 "a sequence classifier for natural language inference, or judge by rules."
             ) from error
-        labels = list(map(str, self._classify.model.config.id2label.values()))
+        labels = list(map(str, (self._classify.model.config.id2label or {}).values()))
         if not any(map(_entails, labels)):
             raise InputError(
                 f"support nli:{model}: its labels are {', '.join(labels)}, wanted one that begins with "

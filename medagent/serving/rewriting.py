@@ -18,9 +18,9 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.evidence.sentences import denies
 from medagent.evidence.words import asked_for, folded, form, forms, subject_words, without_kinds
-from medagent.plain_protocol import first_message
+from medagent.plain_protocol import PlainProtocol
 from medagent.policy import Policy, TurnStop
-from medagent.protocol import Piece, TagProtocol, encode, neutralise
+from medagent.protocol import Piece, TagProtocol, neutralise
 from medagent.serving.conversation import LONGEST, standing_alone
 
 log = logging.getLogger("medagent.serving.rewriting")
@@ -102,8 +102,8 @@ def prompt(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str]) -> list
     for number, question in enumerate(questions, start=1):
         mark = "Last question" if number == len(questions) else f"Question {number}"
         pieces += [Piece(f"{mark}: "), Piece(neutralise(question), trusted=False), Piece("\n")]
-    ids = encode(tokenizer, [*pieces, Piece("\nRewritten question:")])
-    return first_message(tokenizer, ids, chat=bool(tokenizer.chat_template), date=DATE)
+    asked = [*pieces, Piece("\nRewritten question:")]
+    return PlainProtocol(chat=bool(tokenizer.chat_template), date=DATE).encode_message(tokenizer, asked)
 
 
 def accepted(reply: str, questions: Sequence[str]) -> str:
