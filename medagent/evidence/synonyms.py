@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -15,11 +15,19 @@ from medagent.retrieval.passages import Passage
 _ABBREVIATION = re.compile(r"[A-Z0-9]{2,6}")
 
 
-@dataclass(frozen=True)
 class SynonymTable:
     """Groups of names; in a text each is replaced by the first of its group. Abbreviations need their capitals."""
 
-    groups: tuple[tuple[str, ...], ...]
+    def __init__(self, groups: Iterable[Sequence[str]]) -> None:
+        self.groups = [tuple(group) for group in groups]
+        self._first: dict[str, str] = {}
+        for group in self.groups:
+            for name in group:
+                self._first.setdefault(_key(name), group[0])
+        longest = sorted(self._first, key=len, reverse=True)
+        names = (key if _ABBREVIATION.fullmatch(key) else f"(?i:{re.escape(key)})" for key in longest)
+        self._pattern = re.compile(rf"(?<![\w-])(?:{'|'.join(names)})(?![\w-])".replace("'", "['\u2019]"))
+        self.plain = lru_cache(maxsize=10_000)(self._plain)
 
     @staticmethod
     @lru_cache(maxsize=4)
@@ -29,59 +37,41 @@ class SynonymTable:
         Raises:
             ConfigError: the file cannot be read, or has a line without two names.
         """
-        own: list[tuple[str, ...]] = []
-        if path is not None:
-            try:
-                own = list(_groups(path.read_text(encoding="utf-8")))
-            except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(f"synonyms {path}: cannot be read ({error}). Give a text file in UTF-8.") from error
-            short = next((group for group in own if len(group) < 2), None)
-            if short or not own:
-                found = f"found the line {short[0]!r}" if short else "found no line"
-                raise ConfigError(f'synonyms {path}: {found}, wanted names as in "heart attack|myocardial infarction".')
-        packaged = files("medagent.evidence").joinpath("synonyms.txt").read_text(encoding="utf-8")
-        return SynonymTable((*own, *_groups(packaged)))
+        packaged = _groups(files("medagent.evidence").joinpath("synonyms.txt").read_text(encoding="utf-8"))
+        if path is None:
+            return SynonymTable(packaged)
+        try:
+            own = _groups(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"synonyms {path}: cannot be read ({error}). Give a text file in UTF-8.") from error
+        short = next((f"the line {group[0]!r}" for group in own if len(group) < 2), "" if own else "no line")
+        if short:
+            raise ConfigError(
+                f'synonyms {path}: found {short}, wanted names as in "heart attack|myocardial infarction".'
+            )
+        return SynonymTable([*own, *packaged])
 
-    def __hash__(self) -> int:
-        """By identity: a table is loaded once."""
-        return id(self)
+    def _plain(self, text: str) -> str:
+        """The text with each name as the first of its group; a capital at its beginning is kept."""
+        return self._pattern.sub(self._named, text) if self.groups else text
 
-    @lru_cache(maxsize=10_000)  # noqa: B019 (tables live as long as the process)
-    def plain(self, text: str) -> str:
-        """The text with each name as the first of its group."""
-        pattern, first = _compiled(self)
-
-        def named(found: re.Match[str]) -> str:
-            name = first.get(found[0]) or first[_key(found[0])]
-            same = _key(name) == _key(found[0])
-            return found[0] if same else name[0].upper() + name[1:] if found[0][0].isupper() else name
-
-        return pattern.sub(named, text) if first else text
+    def _named(self, found: re.Match[str]) -> str:
+        said = found[0]
+        name = self._first.get(said) or self._first[said.lower().replace("\u2019", "'")]
+        if name.lower() == said.lower():
+            return said
+        return name[0].upper() + name[1:] if said[0].isupper() else name
 
     def plain_passage(self, passage: Passage) -> Passage:
         """The passage with the names of its heading and text replaced."""
-        parts = {name: self.plain(getattr(passage, name)) for name in ("title", "section", "text")}
-        return replace(passage, **parts)
-
-
-@lru_cache(maxsize=4)
-def _compiled(table: SynonymTable) -> tuple[re.Pattern[str], dict[str, str]]:
-    first: dict[str, str] = {}
-    for group in table.groups:
-        for name in group:
-            first.setdefault(name if _ABBREVIATION.fullmatch(name) else _key(name), group[0])
-    longest = sorted(first, key=len, reverse=True)
-    names = "|".join(
-        name if _ABBREVIATION.fullmatch(name) else f"(?i:{re.escape(name)})".replace("'", "['\u2019]")
-        for name in longest
-    )
-    return re.compile(rf"(?<![\w-])(?:{names})(?![\w-])"), first
+        title, section, text = map(self.plain, (passage.title, passage.section, passage.text))
+        return replace(passage, title=title, section=section, text=text)
 
 
 def _key(name: str) -> str:
-    return name.lower().replace("\u2019", "'")
+    return name if _ABBREVIATION.fullmatch(name) else name.lower()
 
 
-def _groups(text: str) -> Iterable[tuple[str, ...]]:
+def _groups(text: str) -> list[tuple[str, ...]]:
     lines = (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
-    return (tuple(name.strip() for name in line.split("|") if name.strip()) for line in lines)
+    return [tuple(name.strip() for name in line.split("|") if name.strip()) for line in lines]
