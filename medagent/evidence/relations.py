@@ -9,10 +9,10 @@ import re
 from dataclasses import dataclass
 
 from medagent.evidence.drugs_and_doses import named_in
-from medagent.evidence.words import folded, forms, what_is_asked
+from medagent.evidence.words import folded, forms
 
 _VERBS = {
-    "causes": r"caus\w*|trigger\w*|induc\w*|provok\w*|precipitat\w*|leads? to|results? in",
+    "causes": r"caus\w*|trigger\w*|induc\w*|provok\w*|precipitat\w*|leads? to|results? in|brings? on|responsible for",
     "worsens": r"worsen\w*|aggravat\w*|exacerbat\w*",
     "prevents": r"prevent\w*|protect\w*|prophyla\w*|reduc\w* the risk",
     "excludes": r"contraindicat\w*|avoid\w*|(?:(?:must|should|do) not|never)(?: be)?(?: (?:use|give|take)[dn]?)?",
@@ -24,7 +24,11 @@ _DRUG = r"\b(?:drug|medication|medicine|antibiotic|agent|vaccine)s?\b"
 _TEST = r"\b(?:test|scan|imaging|biopsy|culture|assay|x-?ray|investigation)s?\b"
 _SORTS = ((_DRUG, "treats"), (_TEST, "diagnoses"))  # what its sort is for need not be said
 _BESIDE = r"(?:[\s,(:-]|\b(?:called|named|known|as|is|are|an?|the|such)\b)*"
-_OF_A_DRUG = re.compile(r"\b(?:does|do|did)\b")  # "what does allopurinol prevent"
+_BETWEEN = (
+    r"(?: (?:that|which|can|could|may|might|will|would|must|should|is|are|be|do|you|we|doctors|often|most|commonly|"
+    r"usually|best|first|known|used|use|given|give|to|in|people|patients|adults|children))*"
+)
+_OF_A_DRUG = re.compile(r"\W*what (?:does|do|did|can)\b")  # "what does allopurinol prevent"
 _OF_IT = re.compile(r"\b(?:it|this|the (?:disease|condition|disorder|illness|attacks?))\b")
 
 
@@ -38,15 +42,16 @@ class AskedRelation:
     @staticmethod
     def asked_by(question: str) -> AskedRelation | None:
         """The relation of "which drug causes", "what prevents"; None where the words of the kind are enough."""
-        asked = what_is_asked(question)
-        if _OF_A_DRUG.search(asked):
+        asked = folded(question)
+        if _OF_A_DRUG.match(asked):
             return None
         for name, verbs in _VERBS.items():
             for sort, own in _SORTS:
-                if name != own and re.search(rf"{sort}(?: (?!(?:{_VERBS[own]})\b)\w+){{0,4}}? (?:{verbs})\b", asked):
+                passive = rf"\b(?:{verbs}) by (?:which|what) {sort}"
+                if name != own and re.search(rf"{sort}{_BETWEEN} (?:{verbs})\b|{passive}", asked):
                     return AskedRelation(name, sort)
             free = name in ("worsens", "prevents", "excludes", "interacts")
-            if free and re.match(rf"\W*(?:which|what)(?: \w+){{0,4}}? (?:{verbs})\b", asked):
+            if free and re.match(rf"\W*(?:which|what){_BETWEEN} (?:{verbs})\b", asked):
                 return AskedRelation(name)
         return None
 
@@ -59,7 +64,8 @@ class AskedRelation:
         """Whether a sentence says that the answer has the relation to the subject, of which it has a word."""
         plain, name, verbs = folded(sentence), re.escape(folded(answer)), _VERBS[self.name]
         beside = rf"{self.sort}{_BESIDE}{name}|{name}{_BESIDE}{self.sort}"
-        if self.sort and not (self.sort == _DRUG and named_in(answer).drugs) and not re.search(beside, plain):
+        drug = self.sort == _DRUG and named_in(answer).drugs
+        if self.sort and not drug and not re.search(self.sort, folded(answer)) and not re.search(beside, plain):
             return False
         others = "|".join(verb for key, verb in _VERBS.items() if key != self.name)
         gap = rf"(?:(?!\b(?:{others})\b)[^.;]){{0,100}}?"

@@ -31,7 +31,10 @@ Which test causes cystic fibrosis?|test
 Which test causes cystic fibrosis?|cause
 Which drugs can lead to celiac disease?|cause
 What worsens rosacea?|drug
-Which antibiotic causes trachoma?|drug"""
+Which antibiotic causes trachoma?|drug
+Which drug is responsible for gout?|drug
+What is the drug that causes gout?|drug
+Which medicine can bring on gout?|drug"""
 PROSE = """
 Which drug causes gout?|Gout, caused by urate crystals, is treated with allopurinol.|allopurinol|
 Which drug causes gout?|Hydrochlorothiazide can cause gout.|hydrochlorothiazide|stated
@@ -41,6 +44,7 @@ Which drug prevents gout?|Allopurinol prevents attacks of gout.|allopurinol|stat
 Which drug is contraindicated in gout?|In gout, avoid hydrochlorothiazide and give allopurinol.|allopurinol|
 Which drug is contraindicated in gout?|In gout, hydrochlorothiazide is contraindicated.|hydrochlorothiazide|stated
 Which drug is contraindicated in gout?|Do not give hydrochlorothiazide in gout.|hydrochlorothiazide|stated
+Gout is caused by which drug?|The first-line drug is allopurinol.|allopurinol|
 What does allopurinol prevent?|Allopurinol prevents gout.|gout|stated
 Which drug treats gout?|Gout, caused by urate crystals, is treated with allopurinol.|allopurinol|stated
 Which drug causes gout?|Allopurinol is given for gout.|Allopurinol is given for gout|
