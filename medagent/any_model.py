@@ -27,7 +27,7 @@ ASKED = (
     " like [1]. If they do not answer it, search again: call the function search, or write "
     f"{TagProtocol.search.around('...')} with the words to search for.\n"
 )
-NAMING = " by the letter of one option in parentheses, like (B)", " in one or two sentences"
+NAMING = " by the letter of one option in parentheses, like (B)", ", in a few of their own words"
 _THINK, _RESULTS = TagProtocol.think, TagProtocol.information
 _SEARCH = re.compile(rf"(?i){TagProtocol.search.start}\s*([^<]*[^<\s])")
 _ANSWER = re.compile(rf"(?is){TagProtocol.answer.start}(.*?)(?:{TagProtocol.answer.end}|$)")

@@ -67,7 +67,7 @@ def make_app(
     admission = Admission(agent, limits, check)
     probes = (
         Probe("the corpus cannot be searched", partial(admission.search, QUERY, 1)),
-        Probe("the model's server cannot be asked", admission.check_model),
+        Probe("the model's server cannot be asked", admission.check_model, every_s=3.0),
     )
     service = Service(admission, name, rewriter, feedback, engine_lives, log_questions, probes)
 
