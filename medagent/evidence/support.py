@@ -36,6 +36,8 @@ _LINKS = re.compile(  # a list of them states nothing
 _LEADING_CITATIONS = re.compile(r"\s*(?:\[\d{1,3}\]\s*)+")
 LONGEST_HYPOTHESIS = 128  # words, of which the last count: there stands the answer
 SHORTEST_SENTENCE = 4  # content words; less is a name
+WHOLE_SENTENCE = 3  # words of the question that a sentence repeats, and a name does not
+_COPULA = re.compile(r"(?i)\b(?:is|are)\b")
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,10 @@ def statements_of(answer: str, claim: str, question: str, *, shown: int) -> list
             sentence = sentence[leading.end() :]
         if content_words(without_citations(sentence)):
             sentences.append(sentence)
-    if len(sentences) < 2 and len(content_words(without_citations(answer)) - content_words(claim)) < SHORTEST_SENTENCE:
+    repeated = content_words(question) & content_words(claim)
+    whole = len(repeated) >= WHOLE_SENTENCE and _COPULA.search(claim)  # "Colchicine is the first-line drug for gout"
+    more = content_words(without_citations(answer)) - content_words(claim)
+    if not whole and len(sentences) < 2 and len(more) < SHORTEST_SENTENCE:
         return [Statement(claim, real(answer), question, name=True)]
     return [Statement(_tidy(sentence), real(sentence)) for sentence in sentences]
 

@@ -79,6 +79,16 @@ def test_the_question_itself_is_searched_before_any_model_is_asked() -> None:
     assert (answer["stop_reason"], answer["verdict"]["kind"]) == ("answered", "stated")
 
 
+def test_an_answer_that_repeats_the_question_is_judged_as_a_sentence() -> None:
+    for drug, stated in (("Colchicine", True), ("Insulin", False)):
+        policy = ScriptedPolicy(
+            byte_level(), lambda read, turn, drug=drug: f"{drug} is the first-line drug for gout [1]."
+        )
+        answer = answer_of(policy)["answer"]
+        assert (answer["verdict"]["kind"] == "stated") is stated
+        assert answer["withheld"] is not stated
+
+
 def test_a_search_that_is_called_as_a_function_is_made_and_its_result_is_the_calls() -> None:
     corpus = Noting()
     with chat_server(searching("gout drug"), "<answer>colchicine [2]</answer>") as server:
