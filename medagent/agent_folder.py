@@ -28,6 +28,7 @@ from medagent.models.text_length import longest_text
 from medagent.policies.chat_endpoint import REMOTE_LIMITS, RemotePolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import TagProtocol
+from medagent.quoting_agent import QuotingAgent
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.embedders import embedder_from_identity
 from medagent.retrieval.remote import RemoteRetriever
@@ -39,6 +40,7 @@ from medagent.retrieval.tools import Tool, Toolbox, class_path, corpus_of, tool_
 from medagent.types import Limits
 
 UNTRAINED_LIMITS = Limits(max_turns=6, max_turn_tokens=512, max_observation_tokens=1024, max_total_tokens=8192)
+NO_MODEL = "none"
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 NO_FOLDER = "there is no such folder, and as a model of the hub: "
 MOVED_TOGETHER = 3  # folders above the agent, and last parts of the index's path, that a move may have kept
@@ -155,6 +157,7 @@ def open_agent(
 
         an exported agent's folder
         "starter"       the untrained base policy
+        "none"          no model: it answers with sentences of the corpus
         "org/name"      a causal language model of the hub, where no folder of that path exists
         "FILE.gguf"     a GGUF file
         "hf:MODEL"      any causal language model, also in a folder (see `medagent.models.base_models.model_path`)
@@ -170,7 +173,7 @@ def open_agent(
     """
     given, name = name, full_name(name)
     looked = f"agent {given}: " + ("" if name == given or is_gguf(given) else NO_FOLDER)
-    exported = not (name == STARTER or name.startswith(("http://", "https://", "hf:")))
+    exported = not (name in (STARTER, NO_MODEL) or name.startswith(("http://", "https://", "hf:")))
     if must_search and retriever is None and index is None and not exported:
         raise InputError(
             f"{looked}it has no index to search. Give one with --index. The packaged one is made by: medagent index "
@@ -184,6 +187,8 @@ def open_agent(
     if retriever is None:
         retriever = NoRetriever() if index is None else open_index(index)
         retriever = Toolbox(retriever, made) if made else retriever
+    if name == NO_MODEL:
+        return QuotingAgent.over(retriever)
     if name.startswith(("http://", "https://")):
         if not model:
             raise InputError(f"endpoint {name}: needs the name of its model. Give it with --model.")

@@ -6,8 +6,10 @@ from rich.console import Console
 
 from medagent.cli.safe_text import escape
 from medagent.evidence.answers import Answer, Steps
+from medagent.evidence.extracts import QUOTED
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.retrieval.retriever import Retriever
+from medagent.serving.openai_form import source_line
 from medagent.types import Question, Turn
 
 
@@ -44,21 +46,27 @@ def show_answer(console: Console, answer: Answer) -> None:
     """Print the answer under the verdict of the evidence, and the sentence nearest to it of each passage it cites."""
     if answer.urgent:
         console.print(f"  [bold red]{escape(answer.urgent)}[/bold red]")
+    if answer.caption:
+        console.print(f"  [dim]{answer.caption}[/dim]")
     if answer.withheld:
         console.print(f"  [yellow]no answer[/yellow] {escape(answer.text)}")
-        for passage in answer.nearest:
-            console.print(f"     [dim]nearest[/dim] {escape(_shortened(passage.shown_text))}")
     else:
         console.print(f"  [green]answers[/green]  [bold]{escape(answer.text)}[/bold]")
         console.print(f"  [dim]evidence[/dim] {escape(answer.verdict.text)}")
         for cited in answer.citations:
             named = f"{cited.passage.heading} ({cited.id})" if cited.passage.heading else cited.id
             console.print(f"     [dim]source \\[{cited.number}][/dim] {escape(named)}")
-            console.print(f"        [italic]{escape(_shortened(cited.quote))}[/italic]")
+            console.print(f"        [italic]{escape(cited.quote)}[/italic]")
         if answer.removed_citations:
             console.print(
                 f"     [dim]removed citations of passages that were not shown: {answer.removed_citations}[/dim]"
             )
+    if answer.quoted:
+        console.print(f"  [cyan]{QUOTED}[/cyan]")
+    for quote in answer.quoted:
+        only = f"only for {escape(quote.scope)}: " if quote.scope else ""
+        console.print(f"     {only}[italic]\u201c{escape(quote.text)}\u201d[/italic]")
+        console.print(f"        [dim]{escape(source_line(quote.passage.to_json()))}[/dim]")
     console.print(f"  [dim]{NOT_ADVICE}[/dim]")
 
 

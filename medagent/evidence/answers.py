@@ -14,8 +14,10 @@ from medagent.agent import Agent, Job
 from medagent.answer_forms import citations, marked_letters
 from medagent.any_model import for_any_model
 from medagent.evidence.check import EvidenceCheck
+from medagent.evidence.extracts import Quote
 from medagent.evidence.kinds import NOTHING_ON_IT, EvidenceKind, EvidenceVerdict
 from medagent.protocol import NOT_ADVICE, TurnProtocol
+from medagent.quoting_agent import QuotingAgent
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.chunking import sentence_spans
 from medagent.retrieval.errors import RetrievalError
@@ -76,7 +78,8 @@ class Answer:
     """A checked answer, as people are shown it.
 
     `text` cites only passages that were shown; `removed_citations` counts the others. If the answer is `withheld`, it
-    is the verdict's text instead, and `nearest` are passages on the question's subject. `letter` is the option named.
+    is the verdict's text instead. `quoted` are the corpus's own sentences where it is withheld or partly stated.
+    `caption` stands above it, where no model wrote it. `letter` is the option named.
     `urgent` is the line above the answer to a person in danger. `logprob` is the mean log-prob of the last turn's
     tokens, None where the policy gives none. `rewritten_question` is the question that was put, if it was another.
     """
@@ -86,7 +89,6 @@ class Answer:
     verdict: EvidenceVerdict
     withheld: bool
     citations: tuple[Citation, ...]
-    nearest: tuple[Passage, ...]
     urgent: str | None
     removed_citations: int
     logprob: float | None
@@ -94,6 +96,8 @@ class Answer:
     prompt_tokens: int
     completion_tokens: int
     rewritten_question: str | None = None
+    quoted: tuple[Quote, ...] = ()
+    caption: str = ""
     follow_ups: tuple[str, ...] = ()
     searches: tuple[SearchStep, ...] = ()
 
@@ -120,7 +124,8 @@ class Answer:
             "verdict": self.verdict.to_json(),
             "withheld": self.withheld,
             "sources": [cited.to_json() for cited in self.citations],
-            "nearest": [passage.to_json() for passage in self.nearest],
+            "quoted": [quote.to_json() for quote in self.quoted],
+            "caption": self.caption,
             "urgent": self.urgent,
             "asked_as": self.rewritten_question,
             "follow_ups": list(self.follow_ups),
@@ -143,24 +148,28 @@ async def answer_job(
 ) -> Answer:
     """Roll out one job and check its answer. `history` is what the asker said before; it may tell of an emergency."""
     agent, job = for_any_model(agent, job)
-    return await answered(await agent.run(job, on_turn=on_turn, batcher=search), check, search, history=history)
+    caption = agent.caption if isinstance(agent, QuotingAgent) else ""
+    rollout = await agent.run(job, on_turn=on_turn, batcher=search)
+    return replace(await answered(rollout, check, search, history=history), caption=caption)
 
 
 async def answered(
     rollout: Rollout, check: EvidenceCheck, search: SearchBatcher, *, history: Sequence[str] = ()
 ) -> Answer:
-    """The answer of a rollout. One more search finds passages near a withheld answer, else questions to ask next."""
+    """The answer of a rollout, with sentences to quote where it is not stated, else with questions to ask next."""
     found = await asyncio.to_thread(checked, rollout, check)
     if found.withheld:
         rollout = await _also_searched(rollout, search)
         found = replace(await asyncio.to_thread(checked, rollout, check), removed_citations=found.removed_citations)
     found = replace(found, urgent=check.emergencies.line_for(rollout.question.text, *history))
-    if found.withheld:
-        nearest = await check.nearest(rollout, search)
-        if nearest == () and found.verdict.kind is EvidenceKind.NOT_READ:
+    if found.withheld or found.verdict.kind is EvidenceKind.PARTLY:
+        quotes = await check.quotes(rollout, search)
+        if quotes == () and found.verdict.kind is EvidenceKind.NOT_READ:
             silent = replace(found.verdict, kind=EvidenceKind.NOT_SAID, text=NOTHING_ON_IT)
             found = replace(found, verdict=silent, text=silent.told)
-        return replace(found, nearest=nearest or ())
+        found = replace(found, quoted=tuple(quote for quote in quotes or () if quote.text not in found.text))
+    if found.withheld:
+        return found
     return found if found.urgent else replace(found, follow_ups=await check.follow_ups(rollout, found.verdict, search))
 
 
@@ -200,7 +209,6 @@ def checked(rollout: Rollout, check: EvidenceCheck) -> Answer:
         verdict=verdict,
         withheld=withheld or not text,
         citations=() if withheld else cited,
-        nearest=(),
         urgent=check.emergencies.line_for(rollout.question.text),
         removed_citations=removed,
         logprob=_logprob(rollout) if said else None,

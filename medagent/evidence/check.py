@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from medagent.evidence import Shown
 from medagent.evidence.emergencies import NUMBER, Emergencies
+from medagent.evidence.extracts import Quote, best_quotes, queries_of
 from medagent.evidence.judges import RULES, support_judge
 from medagent.evidence.kinds import EvidenceKind, EvidenceVerdict
 from medagent.evidence.reading import Asked, words_of
@@ -26,9 +28,9 @@ from medagent.retrieval.tools import corpus_of
 from medagent.types import Rollout
 
 log = logging.getLogger("medagent.evidence")
-LOOKED_AT, NEAREST = 10, 3  # passages of the program's own search, and how many of them are offered
-MAX_TITLES = 200_000  # some hundred bytes each
+LOOKED_AT = 10  # passages of each of the program's own searches
 NEAR = 0.3  # share of the subject's words from which a passage is near
+MAX_TITLES = 200_000  # some hundred bytes each
 SHOWN_KINDS: dict[Shown, tuple[EvidenceKind, ...]] = {
     "stated": (EvidenceKind.STATED,),
     "partly": (EvidenceKind.STATED, EvidenceKind.PARTLY),
@@ -73,35 +75,38 @@ class EvidenceCheck:
         """Whether an answer with this verdict is kept from people."""
         return verdict.unsafe or verdict.kind not in SHOWN_KINDS[self.shown]
 
-    async def nearest(self, rollout: Rollout, search: SearchBatcher) -> tuple[Passage, ...] | None:
-        """The passages of the rollout and of one search that share most of the question's subject, three at most.
+    async def quotes(self, rollout: Rollout, search: SearchBatcher) -> tuple[Quote, ...] | None:
+        """The best sentences for the question in the passages of the rollout and of searches for its own words.
 
-        None where the search failed and the rollout read nothing near.
+        None where there are none, and yet the corpus cannot be called silent: it has the subject, or a search failed.
         """
-        found, searched = await _read_and_found(rollout, rollout.question.text, search)
+        found, searched = await _read_and_found(rollout, queries_of(rollout.question), search)
+        quotes = await asyncio.to_thread(best_quotes, rollout.question.text, found, synonyms=self.synonyms)
         asked = Asked.of(rollout.question)
-        shares = {each.id: (asked.share_in(words_of(each)), each) for each in found}.values()
-        near = sorted((each for each in shares if each[0] >= NEAR), key=lambda each: -each[0])
-        return tuple(passage for _, passage in near[:NEAREST]) if near or searched else None
+        near = any(asked.share_in(words_of(passage)) >= NEAR for passage in found)
+        return quotes if quotes or (searched and not near) else None
 
     async def follow_ups(self, rollout: Rollout, verdict: EvidenceVerdict, search: SearchBatcher) -> tuple[str, ...]:
         """Questions that may be asked next; none where no answer is stated."""
         subject = subject_of(rollout, verdict)
         if not subject:
             return ()
-        found, _ = await _read_and_found(rollout, subject, search)
+        found, _ = await _read_and_found(rollout, [subject], search)
         return follow_ups(rollout.question.text, subject, found)
 
 
-async def _read_and_found(rollout: Rollout, query: str, search: SearchBatcher) -> tuple[list[Passage], bool]:
-    """The passages of a rollout and of one more search, and whether that succeeded."""
+async def _read_and_found(
+    rollout: Rollout, queries: Sequence[str], search: SearchBatcher
+) -> tuple[list[Passage], bool]:
+    """The passages of a rollout and of more searches, each once, and whether the searches succeeded."""
     found = [hit.passage for hit in rollout.hits]
     try:
-        found += [hit.passage for hit in await search.search(query, top_k=LOOKED_AT)]
+        for hits in await asyncio.gather(*(search.search(query, top_k=LOOKED_AT) for query in queries)):
+            found += [hit.passage for hit in hits]
     except RetrievalError as error:
         log.warning("the search for what may be offered failed (%s); passages of the rollout are.", error)
         return found, False
-    return found, True
+    return list({passage.id: passage for passage in found}.values()), True
 
 
 def names_of(retriever: Retriever) -> Names:

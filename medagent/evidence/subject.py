@@ -49,7 +49,7 @@ Run = tuple[str, ...]  # the forms of neighbouring words
 
 
 @lru_cache(maxsize=1)
-def _words() -> dict[str, frozenset[str]]:
+def word_lists() -> dict[str, frozenset[str]]:
     """The forms of the words of each list of the packaged file."""
     lists = yaml.safe_load(files("medagent.evidence").joinpath("subject_words.yaml").read_text(encoding="utf-8"))
     found = {name: frozenset(form(folded(word)) for word in words.split()) for name, words in lists.items()}
@@ -94,7 +94,7 @@ class _Question:
 
     def _extras(self, text: str) -> frozenset[str]:
         """The forms in a heading that are no frame, number, drug used "in" it, or word of the question."""
-        rest = forms(_NUMBERING.sub(" ", text.lower())) - self.words - _words()["framing"]
+        rest = forms(_NUMBERING.sub(" ", text.lower())) - self.words - word_lists()["framing"]
         used_in = named_in(text).drugs if _IN.search(text) else ()  # "colchicine in gout"
         return frozenset(each for each in rest if not _NUMBER.fullmatch(each) and each not in map(form, used_in))
 
@@ -131,7 +131,7 @@ class _Question:
             return None
         end = start + len(run)
         end += end < len(at) and at[end] not in self.words and bool(_LATIN.fullmatch(folded(phrase[end][1])))
-        if frozenset(at[:end]) <= self.words | _words()["framing"]:
+        if frozenset(at[:end]) <= self.words | word_lists()["framing"]:
             return SAME
         return SubjectMatch("narrower", " ".join(word for _, word in phrase[:end]))
 
@@ -139,7 +139,7 @@ class _Question:
         """Whether a section has nothing but words that narrow what its document is about: "In children"."""
         rest = self._extras(section)
         adjectives = {form(word) for word in re.findall(r"\w+", folded(section)) if _ADJECTIVE.fullmatch(word)}
-        return bool(rest) and rest <= _words()["populations"] | adjectives
+        return bool(rest) and rest <= word_lists()["populations"] | adjectives
 
 
 @lru_cache(maxsize=4_096)
@@ -167,7 +167,7 @@ def _phrases(text: str, names: frozenset[str], *, alone: bool = False) -> list[l
         ((each, word),) = named_words(match[0]) or [("", "")]
         plain = folded(word)
         plural = plain.endswith("s") and not plain.endswith(("ss", "us", "is"))  # or a verb
-        if each and (each in names or not (alone or plural or each in _words()["breaks"])):
+        if each and (each in names or not (alone or plural or each in word_lists()["breaks"])):
             found[-1].append((each, word))
         else:
             found.append([])

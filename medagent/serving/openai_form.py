@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from medagent.evidence.emergencies import Emergencies
+from medagent.evidence.extracts import QUOTED
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import Filter
 from medagent.serving.client_utility_prompts import utility_answer
@@ -226,13 +227,16 @@ def content_of(answer: dict[str, Any]) -> str:
     lines = [f"**{escaped(answer['urgent'])}**", ""] if answer["urgent"] else []
     if answer["asked_as"]:
         lines += [f"*Asked as: {escaped(answer['asked_as'])}*", ""]
+    lines += [f"*{answer['caption']}*", ""] if answer["caption"] else []
     lines += [escaped(answer["text"], paragraphs=True), ""]
-    if answer["withheld"]:
-        lines += ["Nearest passages:"] if answer["nearest"] else []
-        lines += [f"- {escaped(_named(passage))}" for passage in answer["nearest"]]
-    else:
+    if not answer["withheld"]:
         lines += [escaped(answer["verdict"]["text"]), ""]
-        lines += [f"[{source['number']}] {escaped(_named(source['passage']))}  " for source in answer["sources"]]
+        lines += [f"[{source['number']}] {escaped(source_line(source['passage']))}  " for source in answer["sources"]]
+    lines += [f"{QUOTED}:"] if answer["quoted"] else []
+    for quote in answer["quoted"]:
+        only = f"Only for {quote['scope']}: " if quote["scope"] else ""
+        said = quote["passage"]["text"][slice(*quote["sentence"])]
+        lines += ["", f"> {escaped(only + said)}  ", f"> {escaped(source_line(quote['passage']))}"]
     return "\n".join([*lines, "", f"*{answer['notice']}*"])
 
 
@@ -257,8 +261,11 @@ def escaped(text: str, *, paragraphs: bool = False) -> str:
     return _AT_LINE.sub(lambda found: "".join(f"&#{ord(letter)};" for letter in found[0]), plain)
 
 
-def _named(passage: dict[str, Any]) -> str:
-    parts = [str(passage[name]) for name in ("title", "section", "source", "year") if passage.get(name)]
+def source_line(passage: dict[str, Any]) -> str:
+    """Where a passage is from, in a line: its heading, source, date and publication types, or its id."""
+    dated = passage.get("date") or passage.get("year")
+    parts = [passage.get("title"), passage.get("section"), passage.get("source"), dated, *passage.get("types", ())]
+    parts = [str(part) for part in parts if part]
     return ", ".join(parts) or str(passage["id"])
 
 

@@ -67,6 +67,14 @@ class SourceShape(ResponseShape):
     sentence: tuple[int, int]
 
 
+class QuoteShape(ResponseShape):
+    """Sentences of a passage, as a span of its text; `scope` names the narrower subject that they are about."""
+
+    passage: PassageShape
+    sentence: tuple[int, int]
+    scope: str
+
+
 class UsageShape(BaseModel):
     """Tokens read and written."""
 
@@ -94,7 +102,8 @@ class AnswerShape(ResponseShape):
     verdict: VerdictShape
     withheld: bool
     sources: list[SourceShape]
-    nearest: list[PassageShape]
+    quoted: list[QuoteShape]
+    caption: str
     urgent: str | None
     asked_as: str | None
     follow_ups: list[str]

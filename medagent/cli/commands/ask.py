@@ -15,8 +15,8 @@ class AgentOptions:
     """The agent that answers, and how its answers are checked.
 
     Args:
-        agent: Folder of an exported agent, "starter" (the untrained base policy), or a model, as in evaluate:
-            "org/name" of the hub, or "hf:FOLDER".
+        agent: Folder of an exported agent, "starter" (the untrained base policy), a model as in evaluate ("org/name"
+            of the hub, or "hf:FOLDER"), or "none": sentences of the corpus, without a model.
         index: Index to search instead of the agent's own.
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
         evidence: The answers that are shown: those that a passage states, also partly stated ones, or all.

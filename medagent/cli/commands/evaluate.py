@@ -48,9 +48,9 @@ def evaluate(
     medagent evaluate --config configs/eval/medqa.yaml --agent runs/mine/agent
 
     Args:
-        agent: Folder of an exported agent, "starter" (the untrained base policy), "org/name" of the hub, "hf:MODEL"
-            (also a model's folder, .gguf file or "hf:smollm2"), or the address of an OpenAI-compatible endpoint,
-            such as http://localhost:8000/v1.
+        agent: Folder of an exported agent, "starter" (the untrained base policy), "none" (no model), "org/name" of the
+            hub, "hf:MODEL" (also a model's folder, .gguf file or "hf:smollm2"), or the address of an OpenAI-compatible
+            endpoint, such as http://localhost:8000/v1.
         benchmark: Name of a benchmark, or a class of yours, as --benchmark my_task.MyBenchmark. "starter" is packaged,
             "jsonl" reads your own questions, and "open" reads questions with several right answers.
         path: The benchmark's file or folder. For BioASQ also a pattern of names, such as "data/bioasq/10B*.json".

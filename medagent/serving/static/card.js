@@ -14,17 +14,18 @@ const TITLES = {
   other_language: "Only English is read",
 };
 
+const MARKED = "Marked: the sentence that shares most words with the answer. Whether it supports the claim is for you to judge.";
+const MARKED_QUOTE = "Marked: what is quoted. Whether it answers the question is for you to judge.";
+
 /** Show a passage, with a stretch of its text marked where one is given. Going back closes it. */
-export function openPassage({ number, passage, sentence }, note) {
+export function openPassage({ number, passage, sentence }, note, marking = MARKED) {
   const dialog = byId("passage");
   byId("passage-title").textContent = number ? `[${number}] ${heading(passage)}` : heading(passage);
   byId("passage-source").replaceChildren(link(passage));
   const [before, marked, after] = sentence ? cut(passage.text, sentence) : [passage.text, "", ""];
   const mark = make("mark", {}, marked);
   byId("passage-text").replaceChildren(before, ...(marked ? [mark] : []), after);
-  byId("passage-note").textContent = marked
-    ? "Marked: the sentence that shares most words with the answer. Whether it supports the claim is for you to judge."
-    : note;
+  byId("passage-note").textContent = marked ? marking : note;
   dialog.showModal();
   history.pushState({ passage: true }, "");
   if (marked) mark.scrollIntoView({ block: "nearest" });
@@ -66,6 +67,7 @@ export function answerCard(record, act) {
   if (answer.urgent) box.append(make("p", { className: "urgent", role: "alert" }, answer.urgent));
   box.append(make("h3", {}, "Answer"));
   box.append(make("p", { className: `verdict ${answer.verdict.kind}` }, TITLES[answer.verdict.kind]));
+  if (answer.caption) box.append(make("p", { className: "hint" }, answer.caption));
   if (answer.asked_as) box.append(make("p", { className: "hint", dir: "auto" }, `Asked as: ${answer.asked_as}`));
   box.append(answer.withheld ? make("p", { className: "lacking", dir: "auto" }, answer.verdict.text) : said(answer));
   if (!answer.withheld) {
@@ -73,7 +75,7 @@ export function answerCard(record, act) {
     if (answer.sources.length) box.append(quotes(answer));
   }
   if (answer.verdict.did_you_mean.length) box.append(meant(record, act));
-  if (answer.nearest.length) box.append(nearest(answer));
+  if (answer.quoted.length) box.append(quotedFromCorpus(answer));
   if (record.options.length && !answer.withheld) box.append(otherOptions(record));
   if (answer.follow_ups.length) box.append(followUps(answer, act));
   if (answer.removed_citations)
@@ -137,11 +139,23 @@ export function withName(question, missing, name) {
   return `${before}${name}${after}`;
 }
 
-function nearest(answer) {
-  const list = make("ul", { className: "sources", aria: { label: "Nearest passages" } });
-  for (const passage of answer.nearest)
-    list.append(make("li", {}, passageButton({ passage }, shortened(passage.text), () => openPassage({ passage }, "It is near the question. It does not answer it."))));
-  return make("div", {}, make("h4", {}, "Nearest passages"), list);
+/** Sentences of the corpus on the question, as they stand there. A click opens the passage at the sentence. */
+function quotedFromCorpus(answer) {
+  const list = make("ul", { className: "quoted", aria: { label: "Quoted from the corpus" } });
+  for (const { passage, sentence, scope } of answer.quoted) {
+    const about = [passage.source, passage.date ?? passage.year, ...(passage.types ?? [])].filter(Boolean).join(" · ");
+    const button = make(
+      "button",
+      { type: "button", dir: "auto" },
+      ...(scope ? [make("span", { className: "verdict partly" }, `only for ${scope}`)] : []),
+      make("q", {}, cut(passage.text, sentence)[1].trim()),
+      make("span", { className: "query" }, heading(passage)),
+      make("span", { className: "about" }, about),
+    );
+    button.addEventListener("click", () => openPassage({ passage, sentence }, "", MARKED_QUOTE));
+    list.append(make("li", {}, button));
+  }
+  return make("section", {}, make("p", { className: "verdict quote" }, "Quoted from the corpus, not the agent's answer"), list);
 }
 
 /** What the passages that were read say of the options that were not chosen. */

@@ -1,6 +1,6 @@
 // An answer as Markdown, for notes and mail.
 
-import { heading, origin } from "./dom.js";
+import { cut, heading, origin } from "./dom.js";
 
 const plain = (text) => text.replace(/[\\`*_{}<>#|[\]]/g, "\\$&").replace(/\s*\n\s*/g, " ");
 
@@ -13,10 +13,15 @@ export function asMarkdown({ question, options, turns, answer }) {
   if (answer.asked_as) lines.push(`- Asked as: ${plain(answer.asked_as)}`);
   lines.push("", `**Answer:** ${plain(answer.text)}`, "", `*${plain(answer.verdict.text)}*`, "");
   for (const { number, passage, sentence } of answer.sources) {
-    const quoted = Array.from(passage.text).slice(...sentence).join("").trim();
+    const quoted = cut(passage.text, sentence)[1].trim();
     lines.push(`${plain(`[${number}]`)} ${plain(heading(passage))} (${plain(origin(passage))})`, "", `> ${plain(quoted)}`, "");
   }
-  for (const passage of answer.nearest) lines.push(`- Near the question: ${plain(heading(passage))} (${plain(origin(passage))})`);
+  if (answer.caption) lines.push(`*${plain(answer.caption)}*`, "");
+  if (answer.quoted.length) lines.push("Quoted from the corpus, not the agent's answer:", "");
+  for (const { passage, sentence, scope } of answer.quoted) {
+    const said = `${scope ? `Only for ${scope}: ` : ""}${cut(passage.text, sentence)[1].trim()}`;
+    lines.push(`> ${plain(said)}`, "", `${plain(heading(passage))} (${plain(origin(passage))})`, "");
+  }
   return [...lines, `*${answer.notice}*`, ""].join("\n");
 }
 

@@ -112,14 +112,14 @@ def test_near_names_are_offered() -> None:
     assert judge(said("What is the drug for trachoma?", "colchicine [1]", GOUT), names=names).did_you_mean == ()
 
 
-def test_a_withheld_answer_offers_the_nearest_passages() -> None:
+def test_a_withheld_answer_is_replaced_by_the_corpus_own_sentences() -> None:
     rollout, failing = said("What is the first-line drug for trachoma?", "colchicine [1]", GOUT), Corpus()
     failing.failing = True
-    for corpus, near in ((Finds(SIGN, GOUT), ["t:sign"]), (failing, [])):  # what the rollout has is not near
+    for corpus, near in ((Finds(SIGN, TRACHOMA, GOUT), ["t:drug"]), (failing, [])):
         search = SearchBatcher(corpus, top_k=2, retries=0)
         answer = asyncio.run(answered(rollout, EvidenceCheck(), search))
         assert (answer.withheld, answer.citations, answer.letter) == (True, (), None)
-        assert [passage.id for passage in answer.nearest] == near
+        assert [quote.passage.id for quote in answer.quoted] == near
 
 
 def test_the_corpus_is_called_silent_only_after_a_search_that_found_nothing_on_the_subject() -> None:

@@ -127,7 +127,8 @@ def test_nothing_of_the_corpus_is_markup_in_a_chat(tokenizer: Any) -> None:
     text = body["choices"][0]["message"]["content"]
     assert "colchicine [1]" in text
     answer = body["medagent"]["answer"]
-    lacking = content_of({**answer, "withheld": True, "nearest": [hostile.to_json()], "urgent": "Call [x](y)"})
+    quoted = [{"passage": hostile.to_json(), "sentence": [0, 34], "scope": "![x](y)"}]
+    lacking = content_of({**answer, "withheld": True, "quoted": quoted, "urgent": "Call [x](y)"})
     assert not [markup for markup in ("![", "](", "<img", "\n# ") if markup in text or markup in lacking]
     assert escaped("a [1] [2]: http://x") == "a [1] &#91;2&#93;: http&#8288;&#58;/&#8288;&#47;x", (
         "a definition of a link is one too"
