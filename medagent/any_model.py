@@ -7,6 +7,7 @@ the answer, with the citations that it gives.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from medagent.answer_forms import FORM_HINTS
 from medagent.plain_protocol import PlainProtocol
 from medagent.protocol import TAGS, Block, ParsedTurn, Piece, TagProtocol, encode
 from medagent.retrieval.passages import Passage
-from medagent.tool_calls import TOOL_CALL, written_query
+from medagent.tool_calls import INSIDE, TOOL_CALL, query_of
 from medagent.types import Question
 
 ASKED = (
@@ -33,6 +34,11 @@ _SEARCH = re.compile(rf"(?i){TagProtocol.search.start}\s*([^<]*[^<\s])")
 _ANSWER = re.compile(rf"(?is){TagProtocol.answer.start}(.*?)(?:{TagProtocol.answer.end}|$)")
 _MARKS = re.compile(rf"(?im)</?(?:{'|'.join(TAGS)}|tool_call)>|^```\w*$")
 _LEAD = re.compile(r"(?im)^[\s*_#>]*(?:the\s+)?(?:final\s+|correct\s+)?answer(?:\s+is\b|[\s*_]*:)[\s*_:]*")
+_WRITTEN = re.compile(  # calls that are not JSON: Llama's, Qwen3-Coder's, ReAct's
+    r"""\bsearch\w*\(\s*(?:query\s*=\s*)?(?P<mark>["'])(?P<python>.+?)(?P=mark)\s*\)"""
+    r"|<parameter=query>(?P<xml>.+?)(?:</parameter>|$)|^\W*action input:\s*(?P<react>[^\n]+)$",
+    re.IGNORECASE | re.DOTALL | re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -90,3 +96,18 @@ def for_any_model(agent: Agent, job: Job) -> tuple[Agent, Job]:
         return agent, job
     given = GivenSearch(job.question.text, only=False)
     return replace(agent, protocol=AnyModelProtocol(protocol.chat, protocol.date)), replace(job, given=given)
+
+
+def written_query(text: str) -> str:
+    """The query of the first call that is written in a text; empty where there is none."""
+    decoder = json.JSONDecoder(strict=False)
+    for brace in re.finditer(r"\{", text):
+        try:
+            found, _ = decoder.raw_decode(text, brace.start())
+        except (ValueError, RecursionError):
+            continue
+        called = "query" in found or ("name" in found and any(key in found for key in INSIDE))
+        if called and (query := query_of(found)):
+            return query
+    written = _WRITTEN.search(text)
+    return next((said.strip() for said in written.group("python", "xml", "react") if said), "") if written else ""

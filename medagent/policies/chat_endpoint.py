@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from medagent.errors import EndpointError, PolicyError
-from medagent.policies.http_endpoint import USUAL_REST_S, Endpoint, status_of
+from medagent.policies.http_endpoint import Endpoint, status_of
 from medagent.policies.turn_ends import first_end
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import Block, TagProtocol
@@ -37,8 +37,6 @@ _UNSUPPORTED = re.compile(
     re.IGNORECASE,
 )
 _LENGTH = ("max_tokens", "max_completion_tokens")  # newer models of OpenAI take the second alone
-PATIENCE_WAITED_FOR_S = 5.0  # the longest wait at a limit while a person waits
-PROBE = [{"role": "user", "content": "Reply with OK."}]
 _OPTIONAL = ("temperature", "seed", "stop", "tools")  # which some models refuse
 
 
@@ -70,12 +68,12 @@ class RemotePolicy:
     requests_per_minute: float = 0.0
     refused: set[str] = field(default_factory=set, repr=False)
     tokenizer: PreTrainedTokenizerBase = field(default_factory=byte_tokenizer, repr=False)
-    _endpoint: Endpoint = field(init=False, repr=False)
+    endpoint: Endpoint = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Connect nothing yet."""
-        self._endpoint = Endpoint(self.url, self.api_key, self.timeout_s, self.retries, self.backoff_s)
-        self._endpoint.requests_per_minute = self.requests_per_minute
+        self.endpoint = Endpoint(self.url, self.api_key, self.timeout_s, self.retries, self.backoff_s)
+        self.endpoint.requests_per_minute = self.requests_per_minute
 
     def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> RemoteSession:
         """See `Policy.open`. The seed is sent along; the endpoint decides whether to use it."""
@@ -83,37 +81,11 @@ class RemotePolicy:
 
     async def disconnect(self) -> None:
         """See `Policy.disconnect`."""
-        await self._endpoint.disconnect()
-
-    def hasten(self) -> None:
-        """Give up soon from now on, because somebody waits for the answer."""
-        self._endpoint.retries, self._endpoint.patience_s = min(1, self.retries), PATIENCE_WAITED_FOR_S
-
-    def too_slow(self, limit_s: float) -> EndpointError:
-        """The error for an answer that this endpoint did not write within a limit."""
-        self._endpoint.works = False
-        told = f"endpoint {self.url}: no answer within {limit_s:g} s."
-        return EndpointError(told, host=self._endpoint.host, retry_after_s=round(USUAL_REST_S))
-
-    async def check(self) -> None:
-        """Raise `EndpointError` or `httpx.HTTPError` unless the endpoint would take a request now.
-
-        One that answered the last is only asked for its models. Any other is asked for a few tokens.
-        """
-        if self._endpoint.works:
-            answer = await self._endpoint.get("models")
-            if answer.status_code in (401, 403) or answer.status_code >= 500:
-                raise self._endpoint.refusal(answer, self.model)
-            return
-        try:
-            await self.complete({"model": self.model, "messages": PROBE, "max_tokens": 16})
-        except EndpointError as refused:
-            if refused.status not in (400, 422):  # it reads requests, and dislikes this one
-                raise
+        await self.endpoint.disconnect()
 
     async def complete(self, body: dict[str, Any]) -> ChatReply:
         """One call of the endpoint: the first choice."""
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         while True:
             asked = self._accepted(body)
             answer = await endpoint.post("chat/completions", asked)
@@ -172,7 +144,7 @@ class RemotePolicy:
             return ChatReply(_valid(text), _valid(thought), stop, _usage(body.get("usage")), call, likeliest)
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise EndpointError(
-                f"endpoint {self.url}: found {answer.text[:200]!r}, wanted a chat completion.", host=self._endpoint.host
+                f"endpoint {self.url}: found {answer.text[:200]!r}, wanted a chat completion.", host=self.endpoint.host
             ) from error
 
 

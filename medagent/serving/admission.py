@@ -17,11 +17,11 @@ from medagent.agent import Agent, Job
 from medagent.errors import MedagentError, PolicyError
 from medagent.evidence.answers import Answer, Steps, answer_job
 from medagent.evidence.check import EvidenceCheck
-from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.retrieval.passages import Hit
+from medagent.serving.model_server import hasten, raise_too_slow
 from medagent.serving.settings import AdmissionLimits
 
 SEARCH_RETRIES = 2  # somebody waits
@@ -105,8 +105,7 @@ class Admission:
     def __post_init__(self, first: Agent) -> None:
         """Searches share the batches of one batcher."""
         self._places = asyncio.Semaphore(self.limits.max_running)
-        if isinstance(first.policy, RemotePolicy):
-            first.policy.hasten()
+        hasten(first.policy)
         self._current = _InUse(first, first.search_batcher(retries=SEARCH_RETRIES))
 
     @property
@@ -117,11 +116,6 @@ class Admission:
     async def search(self, query: str, top_k: int) -> list[Hit]:
         """Search the agent's corpus, in the batches of its answers."""
         return await self._current.search.search(query, top_k=top_k)
-
-    async def check_model(self) -> None:
-        """Raise unless the server of the agent's model, if it has one, would take a request."""
-        if isinstance(self.agent.policy, RemotePolicy):
-            await self.agent.policy.check()
 
     async def replace(self, agent: Agent) -> None:
         """Answer with another agent from now on; running answers end with the one they began with."""
@@ -214,8 +208,7 @@ class Admission:
                         on_turn=lambda turn: events.put_nowait(Event("turn", tell(turn))),
                     )
         except TimeoutError as error:
-            if isinstance(self.agent.policy, RemotePolicy):
-                raise self.agent.policy.too_slow(self.limits.timeout_s) from error
+            raise_too_slow(self.agent.policy, self.limits.timeout_s)
             raise TooSlowError(
                 f"no answer within {self.limits.timeout_s:g} s. Ask again later, or ask something shorter."
             ) from error

@@ -23,6 +23,7 @@ from medagent.serving import openai_form as openai
 from medagent.serving.admission import Admission, Answering
 from medagent.serving.background import QUERY, Probe
 from medagent.serving.middleware import MAX_BODY_BYTES, Guards
+from medagent.serving.model_server import check as check_model
 from medagent.serving.page import Example, Feedback, QuizItem, Report, add_page, add_quiz, described_corpus
 from medagent.serving.responses import (
     ModelError,
@@ -67,7 +68,7 @@ def make_app(
     admission = Admission(agent, limits, check)
     probes = (
         Probe("the corpus cannot be searched", partial(admission.search, QUERY, 1)),
-        Probe("the model's server cannot be asked", admission.check_model, every_s=3.0),
+        Probe("the model's server cannot be asked", lambda: check_model(admission.agent.policy), every_s=3.0),
     )
     service = Service(admission, name, rewriter, feedback, engine_lives, log_questions, probes)
 

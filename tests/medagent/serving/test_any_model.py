@@ -12,14 +12,14 @@ import httpx
 import pytest
 
 from medagent.agent import Agent
-from medagent.any_model import AnyModelProtocol
+from medagent.any_model import AnyModelProtocol, written_query
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.passages import Hit, Passage
 from medagent.serving.app import make_app
 from medagent.serving.settings import AdmissionLimits
-from medagent.tool_calls import query_of, written_query
+from medagent.tool_calls import query_of
 from tests.medagent.serving.support import CHAT, GOUT, Corpus, events
 from tests.medagent.support import ChatServer, byte_level, chat_server
 
@@ -153,6 +153,9 @@ def test_a_call_without_a_query_is_none() -> None:
     for call in ({}, [], None, {"name": "search"}, {"arguments": "{}"}, {"arguments": {"query": 3, "k": "x"}}):
         assert query_of(call) in ("", "3")
     assert written_query("{" * 500 + "}") == ""
+    assert written_query('{"a":' * 2_000) == ""
+    assert query_of({"arguments": "[" * 20_000}) == "[" * 20_000
+    assert written_query("Action: search\nAction Input: gout drug\nObservation: none") == "gout drug"
     assert query_of({"function": {"arguments": "gout drug"}}) == "gout drug"
     assert query_of({"arguments": {"q": "gout drug", "limit": 3}}) == "gout drug"
 
@@ -251,7 +254,7 @@ LATE = {"limits": AdmissionLimits(timeout_s=0.2)}
 def test_what_the_models_server_refuses_is_told_with_its_name(
     status: int, wanted: int, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("medagent.policies.chat_endpoint.PATIENCE_WAITED_FOR_S", 0.02)
+    monkeypatch.setattr("medagent.serving.model_server.PATIENCE_S", 0.02)
     body = {"question": ASKED}
     messages = {"model": "medagent", "messages": [{"role": "user", "content": ASKED}]}
     with chat_server("x") as server:
@@ -301,7 +304,7 @@ def test_readiness_asks_the_models_server_and_not_at_each_probe() -> None:
         assert len(server.asked) == 2, "one probe and one answer"
         server.listing_status = 401
         policy = endpoint(server)
-        policy._endpoint.works = True
+        policy.endpoint.works = True
         assert requested(policy, probe)[0].status_code == 503
     assert requested(policy, probe)[0].status_code == 503, "it is gone"
 
