@@ -180,6 +180,8 @@ def step(self):
     self.log(f"{group}/norm", 1.0)
     self.post("chat/completions", {kind + "/x": 1})
     return {f"by/{kind}": 1 for kind in kinds}
+
+MEANINGS = {"told/only": "what it means"}
 """
     assert from_code.metrics_in(source) == {"new/metric", "kinds/*", "late/metric", "*/norm", "by/*"}
 

@@ -127,8 +127,8 @@ class CountedTokens(Callback):
         """Log the totals."""
         self._totals = self.so_far(trainer, pl_module)
         _counts(pl_module).take()
-        names = ("compute/forward_tokens", "compute/backward_tokens")
-        log_at_once(trainer, pl_module, dict(zip(names, map(float, self._totals), strict=True)))
+        forward, backward = map(float, self._totals)
+        log_at_once(trainer, pl_module, {"compute/forward_tokens": forward, "compute/backward_tokens": backward})
 
     def so_far(self, trainer: Trainer, pl_module: LightningModule) -> list[int]:
         """Tokens forward and backward up to this moment. All ranks must call it."""

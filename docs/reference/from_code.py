@@ -169,8 +169,7 @@ def project_classes() -> tuple[type, ...]:
     for package in PACKAGES:
         for info in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             if not info.name.startswith("medagent.cli"):
-                module = importlib.import_module(info.name)
-                found |= {each for each in vars(module).values() if inspect.isclass(each)}
+                found |= {each for each in vars(importlib.import_module(info.name)).values() if inspect.isclass(each)}
     own = [each for each in found if each.__module__.split(".")[0] in PACKAGES and not each.__name__.startswith(OTHERS)]
     return tuple(sorted(own, key=lambda each: (each.__module__, each.__name__)))
 
@@ -319,7 +318,8 @@ def metrics_in(source: str) -> set[str]:
     places: list[ast.expr | None] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Dict):
-            places += node.keys
+            pairs = zip(node.keys, node.values, strict=True)  # those of METRICS have texts
+            places += [key for key, value in pairs if not isinstance(getattr(value, "value", None), str)]
         elif isinstance(node, ast.DictComp):
             places.append(node.key)
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
@@ -338,7 +338,7 @@ def metrics_in(source: str) -> set[str]:
 def logged_metrics() -> dict[str, str]:
     """Name or pattern -> the first module that logs it, over the packages."""
     found: dict[str, str] = {}
-    for package in ("training", "retrieval"):
+    for package in ("training", "retrieval", "medagent/engines"):
         for path in sorted((ROOT / package).rglob("*.py")):
             for name in sorted(metrics_in(path.read_text(encoding="utf-8"))):
                 found.setdefault(name, path.relative_to(ROOT).as_posix())
