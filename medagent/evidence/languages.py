@@ -16,7 +16,6 @@ ONLY_ENGLISH = "Only questions in English are read. Please ask it in English."
 
 @lru_cache(maxsize=1)
 def _common_words() -> list[frozenset[str]]:
-    """The common words of each language of the packaged file."""
     lists = yaml.safe_load(files("medagent.evidence").joinpath("languages.yaml").read_text(encoding="utf-8"))
     return [frozenset(words.split()) for words in lists]
 
@@ -24,11 +23,10 @@ def _common_words() -> list[frozenset[str]]:
 def is_other_language(question: str) -> bool:
     """Whether a question is in another language: two letters of another script, or more common words of another one."""
     scripts = [unicodedata.name(each, "").split()[0] for each in question if each.isalpha()]
-    if sum(script not in ("LATIN", "GREEK", "MICRO", "FEMININE", "MASCULINE") for script in scripts) > 1:
+    foreign = sum(script not in ("LATIN", "GREEK", "MICRO", "FEMININE", "MASCULINE") for script in scripts)
+    if foreign > 1 or scripts.count("GREEK") > 4:
         return True
     words = [folded(found[0]) for found in TOKEN.finditer(question)]
-    if scripts.count("GREEK") > len(scripts) / 2 and len(words) > 1:
-        return True
     asks = bool(asked_for(question)) - bool({"\u00bf", "\u00a1"} & set(question))
     english = STOPWORDS | FRAME
     return any(

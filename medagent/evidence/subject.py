@@ -37,9 +37,7 @@ SAME, OTHER = SubjectMatch("same"), SubjectMatch("other")
 _LATIN = re.compile(r"insipid\w*|\w{3,}(?:emia|itis|osis|oma|opath(?:y|ies)|encephaly)$")
 _ADJECTIVE = re.compile(r"\w{3,}(?:al|ic|ous|ary|oid)$")
 _LETTERED = re.compile(r"\b(hepatitis|vitamin|influenza|ha?emophilia)[ -](?:[a-e]|\d{1,2})\b", re.IGNORECASE)
-_NUMBERING = re.compile(
-    r"^\W*(?:\d+[.)]\s*)+|\b(?:chapter|part|section|unit|module|lecture|volume|version|v)[ .]*\d+\b"
-)
+_NUMBERING = re.compile(r"^\W*(?:\d+[.)]\s*)+|\b(?:chapter|part|section|unit|module|volume|version|v)[ .]*\d+\b")
 _IN = re.compile(r"\bin\b", re.IGNORECASE)
 _NUMBER = re.compile(r"[a-z]*\d{3,}|\d+(?:st|nd|rd|th)")  # a year, a code
 _PIECES = re.compile(r"[:;?!/|()\[\]_\n\u2013\u2014]|\s-\s|\b(?:for|against|vs|versus)\b", re.IGNORECASE)
@@ -70,15 +68,14 @@ def match_subject(
         return OTHER
     if not read.runs:
         return SAME
-    parts = [part for part in (passage.title, passage.section) if part]
-    headed = []
-    for part in parts:
-        for run, match in read.of_heading(plain(part), said):
-            if match is not SAME:
+    headed: list[Run] = []
+    for part in (passage.title, passage.section):
+        for run, narrower in read.of_heading(plain(part), said):
+            if narrower:
                 return SubjectMatch("narrower", part)
-            headed.append((run, match))
+            headed.append(run)
     if not headed or sentence is not None:
-        for match in read.of_text(said, [run for run, _ in headed] or read.runs):
+        for match in read.of_text(said, headed or read.runs):
             if match is not SAME:
                 return match
     return SubjectMatch("narrower", passage.heading) if read.narrows_alone(passage.section) else SAME
@@ -86,7 +83,7 @@ def match_subject(
 
 @dataclass(frozen=True)
 class _Question:
-    """A question: what it asks for, its subject's names as runs of words, and the forms of all its words."""
+    """What a question asks for, its subject's names as runs of words, and the forms of all its words."""
 
     asked: Asked
     runs: tuple[Run, ...]
@@ -98,7 +95,7 @@ class _Question:
         used_in = named_in(text).drugs if _IN.search(text) else ()  # "colchicine in gout"
         return frozenset(each for each in rest if not _NUMBER.fullmatch(each) and each not in map(form, used_in))
 
-    def of_heading(self, heading: str, said: str) -> list[tuple[Run, SubjectMatch]]:
+    def of_heading(self, heading: str, said: str) -> list[tuple[Run, bool]]:
         """For each name of the subject that a heading has, whether the first piece with it narrows it.
 
         If a heading joins two things by "and", a sentence that has the name decides.
@@ -106,12 +103,10 @@ class _Question:
         found = []
         for run in self.runs:
             piece = next((each for each in _PIECES.split(heading) if set(run) <= _loose(each)), None)
-            if piece is None:
-                continue
-            both = _BOTH.fullmatch(piece)
-            alone = both and any(set(run) <= _loose(each) and not self._extras(each) for each in both.groups())
-            same = not self._extras(piece) or (alone and self.of_text(said, [run]) == [SAME])
-            found.append((run, SAME if same else SubjectMatch("narrower", heading)))
+            if piece is not None:
+                both = _BOTH.fullmatch(piece)
+                alone = both and any(set(run) <= _loose(each) and not self._extras(each) for each in both.groups())
+                found.append((run, bool(self._extras(piece)) and not (alone and self.of_text(said, [run]) == [SAME])))
         return found
 
     def of_text(self, text: str, runs: Sequence[Run]) -> list[SubjectMatch]:
@@ -146,8 +141,7 @@ class _Question:
 def _read(text: str) -> _Question:
     asked = Asked.of(Question("", text))
     case = describes(text) or len(asked.subject) > LONG_SUBJECT
-    subject = frozenset(asked.subject)
-    phrases = () if case else _phrases(without_kinds(without_sort(text)), subject, alone=True)
+    phrases = () if case else _phrases(without_kinds(without_sort(text)), frozenset(asked.subject), alone=True)
     return _Question(asked, tuple(tuple(each for each, _ in phrase) for phrase in phrases), _loose(text))
 
 

@@ -150,12 +150,9 @@ class _Judgement:
 
     def _in_own_words(self) -> EvidenceVerdict:
         """The verdict on an answer whose words no passage has: one that it cites may say it in others."""
-        near = [
-            number
-            for number in self._cited
-            if self._match(number).kind == "same"
-            and self._told_by(self._passages[number - 1], self._passages[number - 1].text)
-        ]
+        same = [number for number in self._cited if self._match(number).kind == "same"]
+        read = {number: self._passages[number - 1] for number in same}
+        near = [number for number, passage in read.items() if self._told_by(passage, passage.text)]
         if not near or any(each.name for each in self.said.statements):
             return self._not_read("No passage that the agent read says this.")
         return EvidenceVerdict(EvidenceKind.OWN_WORDS, f"The agent puts this in its own words. Read {numbered(near)}.")
@@ -164,9 +161,8 @@ class _Judgement:
         """The passages among these that state it of a narrower subject than the asked one, with its name."""
         found = {}
         for number in numbers:
-            said = [each.text for each in self.said.statements]
-            windows = [without_name(each, self._name) for each in self._close_windows(number)] if self._name else said
-            matches = [self._match(number, window) for window in windows or [""]]
+            said = self._close_windows(number) if self._name else [each.text for each in self.said.statements]
+            matches = [self._match(number, without_name(each, self._name)) for each in said or [""]]
             if all(match.kind == "narrower" for match in matches):
                 found[number] = matches[0].name
         return found
@@ -177,10 +173,9 @@ class _Judgement:
     def _only_for(self, narrower: Mapping[int, str]) -> str:
         """What to tell of answers for narrower subjects, with the others that were read."""
         names = list(dict.fromkeys(narrower.values()))
-        matches = (self._match(number) for number in range(1, len(self._shown) + 1))
-        known = {folded(name) for name in names}
-        others = {folded(match.name): match.name for match in matches if match.name and folded(match.name) not in known}
-        also = f" Other forms that were read: {', '.join(list(others.values())[:MAX_FORMS])}." if others else ""
+        every = {folded(match.name): match.name for match in map(self._match, range(1, len(self._shown) + 1))}
+        others = [every[key] for key in every.keys() - {"", *map(folded, names)}]
+        also = f" Other forms that were read: {', '.join(sorted(others)[:MAX_FORMS])}." if others else ""
         return f"Stated in {numbered(list(narrower))}, only for {quoted(names[:2])}.{also}"
 
     def _stating(self) -> list[int]:
@@ -242,8 +237,7 @@ class _Judgement:
         passage, asked = self._passages[number - 1], self._question.text
         relation, subject = self._relation, frozenset(self._asked.subject)
         if not self._name:
-            said = [each.text for each in self.said.statements]
-            return not relation or any(re.search(relation.verbs, folded(each)) for each in said)
+            return not relation or bool(re.search(relation.verbs, folded(self._answer)))
         if relation and not any(relation.stated_of(self._name, each, subject) for each in self._windows(passage)):
             return False
         echo = echoes(self._name, passage.title, asked, subject)
