@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from medagent.evidence.drugs_and_doses import named_in
 from medagent.evidence.support import content_words, windows_of
-from medagent.evidence.words import asked_for, describes, folded, forms, named_words
+from medagent.evidence.words import asked_for, describes, folded, forms, named_words, word_list
 from medagent.retrieval.chunking import sentence_spans
 
 _CLAUSE = re.compile(r"[,;:]\s+|\b(?:but|whereas|although|while|rather than|instead of|unlike|as opposed to|and not)\b")
@@ -97,12 +97,7 @@ def near_sentences(text: str, claim: str, *, beside: str = "", around: int = 1) 
 
 
 _ASKS_FOR_A_GENE = re.compile(r"\b(?:which|what) (?:single )?genes?\b", re.IGNORECASE)
-_NO_GENE = frozenset(
-    (
-        "dominant recessive defective single mutated abnormal faulty altered changed inherited many several different "
-        "one two more gene genes parents a an the specific certain single-gene"
-    ).split()
-)
+_NO_GENE = word_list("no_gene")
 _SYMBOL = r"(?-i:[A-Z][A-Z0-9-]+)"
 _LISTED = rf"(?:(?:,|,? (?:and|or)) {_SYMBOL})*"
 _OF_A_GENE = r"(?: (?:tumou?r|suppressor|homeobox|receptor|protein|growth|factor|transcription)){0,3}"
@@ -172,14 +167,8 @@ _DISEASE = re.compile(
 _DOES_SOMETHING = re.compile(
     r"^\W*what (?:does|do|can|is|are)\b.*\b(?:treat|prevent|diagnose|detect|cure|used)\b", re.IGNORECASE
 )
-_TOO_LITTLE = frozenset(
-    (
-        "mild moderate severe serious various different several many some few one other inherited affected possible "
-        "medical and or of the treatment treatments treated therapy management sign signs symptom symptoms finding "
-        "findings feature features diagnosis diagnosed complication complications cause causes"
-    ).split()
-)
-_LEADS_ON = frozenset("to of the an and or with by for in from its their his her is are was were than as into".split())
+_TOO_LITTLE = word_list("too_little")
+_LEADS_ON = word_list("leads_on")
 _COUNTS_OR_GRADES = re.compile(
     r"\bhow (?:many|do|does|did|severe|serious|common)\b|\b(?:stages?|grades?|classif\w+|severity)\b", re.IGNORECASE
 )

@@ -11,16 +11,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from typing import Literal
-
-import yaml
 
 from medagent.evidence.drugs_and_doses import named_in
 from medagent.evidence.reading import LONG_SUBJECT, Asked
 from medagent.evidence.sentences import without_sort
 from medagent.evidence.synonyms import SynonymTable
-from medagent.evidence.words import FRAME, TOKEN, describes, folded, form, forms, named_words, without_kinds
+from medagent.evidence.words import FRAME, TOKEN, describes, folded, form, forms, named_words, without_kinds, word_list
 from medagent.retrieval.passages import Passage
 from medagent.types import Question
 
@@ -48,10 +45,9 @@ Run = tuple[str, ...]  # the forms of neighbouring words
 
 @lru_cache(maxsize=1)
 def word_lists() -> dict[str, frozenset[str]]:
-    """The forms of the words of each list of the packaged file."""
-    lists = yaml.safe_load(files("medagent.evidence").joinpath("subject_words.yaml").read_text(encoding="utf-8"))
-    found = {name: frozenset(form(folded(word)) for word in words.split()) for name, words in lists.items()}
-    return found | {"framing": found["framing"] | frozenset(map(form, FRAME))}
+    """The forms of the words that frame a name, narrow it alone, or end it."""
+    lists = {"framing": word_list("framing") | FRAME, **{name: word_list(name) for name in ("populations", "breaks")}}
+    return {name: frozenset(form(folded(word)) for word in words) for name, words in lists.items()}
 
 
 def match_subject(

@@ -29,9 +29,8 @@ STOP = frozenset(
 )
 _POINTS_BACK = re.compile(r"\b(?:it|its|they|their|them|this|these|he|she|his|her|the patients?)\b", re.IGNORECASE)
 _LINKS = re.compile(  # a list of them states nothing
-    r"https?://|\bwww\.|\bclinicaltrials\.gov\b|^\W*(?:see also|related (?:links|topics|resources)|further reading)\b|"
-    r"^\W*these (?:links|resources)\b",
-    re.IGNORECASE,
+    r"https?://|\bwww\.|clinicaltrials\.gov|^\W*(?:see also|further reading|(?:related|these) (?:links|resources))\b",
+    re.I,
 )
 _LEADING_CITATIONS = re.compile(r"\s*(?:\[\d{1,3}\]\s*)+")
 LONGEST_HYPOTHESIS = 128  # words, of which the last count: there stands the answer

@@ -43,29 +43,20 @@ _IRREGULAR = dict(
 _POSSESSIVE = re.compile(r"(?<=\w)['\u2019]s\b")
 _GREEK = str.maketrans(GREEK)
 MISSPELT_FRAME = ("syndrome", "syndromes", "disease", "diseases", "disorder", "condition")
-# Words that frame a question and name none of what it is about.
-FRAME = frozenset(
-    (
-        "about action after agent all also among another any anyone ask asked based behind being best better "
-        "between both called "
-        "can caught changes choice choose classic classical clinical common commonly condition conditions "
-        "consider considered correct cure current currently define definition describe described despite didn "
-        "different disease diseases disorder disorders doctor doctors does doesn doing don done each effective "
-        "either else ever every exact example explain finding first following found general get gets getting give "
-        "given gives go goes going gold good got happen happens has have having he help her him his how i if "
-        "illness illnesses important indicated information initial involved involves isn just kind kinds know "
-        "known let like likely "
-        "list long look made main mainly make makes many may me mean meant med medical meds might more most much "
-        "must my name named need needed needs new next no normally now often one only option options or other "
-        "others our out patient patients pattern people person persons please point points possible preferred "
-        "probable proper recommend recommended regarding related research result results rid say says see seen "
-        "shall she show shown shows since some somebody someone standard start started still such suffer "
-        "suffering suffers suggest suggests suspected syndrome syndromes take taken takes tell than thank thanks "
-        "them thing things think through trial trials try type types typical typically under underlying us use "
-        "used useful uses using usual usually very want way ways we well whats while within work works worry "
-        "would yes yet you your"
-    ).split()
-)
+
+
+@lru_cache(maxsize=1)
+def _word_lists() -> dict[str, str]:
+    found: dict[str, str] = yaml.safe_load(files("medagent.evidence").joinpath("word_lists.yaml").read_text("utf-8"))
+    return found
+
+
+def word_list(name: str) -> frozenset[str]:
+    """A list of the packaged `word_lists.yaml`, as it is written."""
+    return frozenset(_word_lists()[name].split())
+
+
+FRAME = word_list("frame")  # words that frame a question and name none of what it is about
 
 
 @lru_cache(maxsize=100_000)
