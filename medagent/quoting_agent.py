@@ -34,7 +34,7 @@ class QuotingAgent(Agent):
         self, job: Job, session: Session, batcher: SearchBatcher, on_turn: Callable[[Turn], None] | None = None
     ) -> Rollout:
         question, given, turns = job.question, job.given, list[Turn]()
-        queries = (given.query,) if given else () if job.force_answer else queries_of(question)
+        queries = (given.query,) if given else () if job.force_answer else queries_of(question.text)
         for query in queries:
             known = {hit.passage.id for turn in turns for hit in turn.hits}
             ready = given.hits if given else None

@@ -167,7 +167,7 @@ async def answered(
         if quotes == () and found.verdict.kind is EvidenceKind.NOT_READ:
             silent = replace(found.verdict, kind=EvidenceKind.NOT_SAID, text=NOTHING_ON_IT)
             found = replace(found, verdict=silent, text=silent.told)
-        found = replace(found, quoted=tuple(quote for quote in quotes or () if quote.text not in found.text))
+        found = replace(found, quoted=tuple(each for each in quotes or () if each.scope or each.text not in found.text))
     if found.withheld:
         return found
     return found if found.urgent else replace(found, follow_ups=await check.follow_ups(rollout, found.verdict, search))

@@ -80,7 +80,7 @@ class EvidenceCheck:
 
         None where there are none, and yet the corpus cannot be called silent: it has the subject, or a search failed.
         """
-        found, searched = await _read_and_found(rollout, queries_of(rollout.question), search)
+        found, searched = await _read_and_found(rollout, queries_of(rollout.question.text, self.synonyms), search)
         quotes = await asyncio.to_thread(best_quotes, rollout.question.text, found, synonyms=self.synonyms)
         asked = Asked.of(rollout.question)
         near = any(asked.share_in(words_of(passage)) >= NEAR for passage in found)

@@ -61,19 +61,22 @@ def best_quotes(
     question: str, passages: Sequence[Passage], *, limit: int = 3, synonyms: SynonymTable | None = None
 ) -> tuple[Quote, ...]:
     """The sentences of passages that tell what is asked, best first; none where no passage is on the subject."""
-    if _unheard_of(question, passages):
+    table = synonyms or SynonymTable.load()
+    question = table.plain(question)
+    if _unheard_of(question, [table.plain_passage(passage) for passage in passages]):
         return ()
-    found = {quote.text: quote for passage in passages for quote in _about(question, passage, synonyms)}
+    found = {quote.text: quote for passage in passages for quote in _about(question, passage, table)}
     kinds, quotes = asked_for(question), list(found.values())
     weights = _weights(quotes)
     scored = [(score, quote) for quote in quotes if (score := _score(question, kinds, quote, weights)) > 0]
     return tuple(quote for _, quote in sorted(scored, key=lambda each: -each[0])[:limit])
 
 
-def queries_of(question: Question) -> tuple[str, ...]:
-    """The searches for passages to quote: the question itself, and the words of its subject alone."""
-    subject = " ".join(Asked.of(question).subject.values())
-    return (question.text, subject) if subject else (question.text,)
+def queries_of(question: str, synonyms: SynonymTable | None = None) -> tuple[str, ...]:
+    """The searches for passages to quote: the question itself, and the words of its subject by its usual name."""
+    plain = (synonyms or SynonymTable.load()).plain(question)
+    subject = " ".join(Asked.of(Question("", plain)).subject.values())
+    return (question, subject) if subject else (question,)
 
 
 def answer_from(quotes: Sequence[Quote], shown: Sequence[Passage]) -> str:
@@ -83,9 +86,9 @@ def answer_from(quotes: Sequence[Quote], shown: Sequence[Passage]) -> str:
     )
 
 
-def _about(question: str, passage: Passage, synonyms: SynonymTable | None) -> Iterator[Quote]:
+def _about(question: str, passage: Passage, synonyms: SynonymTable) -> Iterator[Quote]:
     """The statements of a passage that are about the question's subject, or about a narrower one."""
-    named = _titled(question, passage)
+    named = _titled(question, synonyms.plain_passage(passage))
     for start, end in _statements(passage.text):
         match = match_subject(question, passage, passage.text[start:end], synonyms)
         if match.kind != "other" or named:
@@ -156,7 +159,7 @@ def _score(question: str, kinds: Sequence[QuestionKind], quote: Quote, weights: 
     heading = _without(quote.passage.heading, named)
     wanted = forms(question) - _FRAME_FORMS - named
     shared = sum(weights.get(each, 0.0) for each in wanted & forms(quote.text))
-    overlap = shared / (sum(weights.get(each, max(weights.values())) for each in wanted) or 1)
+    overlap = shared / (sum(weights.get(each, max(weights.values(), default=1.0)) for each in wanted) or 1)
     relation = AskedRelation.asked_by(question)
     if relation and not (re.search(relation.verbs, said) and _is_of(relation.sort, quote.text)):
         return 0.0

@@ -147,7 +147,7 @@ function quotedFromCorpus(answer) {
     const button = make(
       "button",
       { type: "button", dir: "auto" },
-      ...(scope ? [make("span", { className: "verdict partly" }, `only for ${scope}`)] : []),
+      ...(scope ? [make("span", { className: "chip partly" }, `only for ${scope}`)] : []),
       make("q", {}, cut(passage.text, sentence)[1].trim()),
       make("span", { className: "query" }, heading(passage)),
       make("span", { className: "about" }, about),
@@ -155,7 +155,7 @@ function quotedFromCorpus(answer) {
     button.addEventListener("click", () => openPassage({ passage, sentence }, "", MARKED_QUOTE));
     list.append(make("li", {}, button));
   }
-  return make("section", {}, make("p", { className: "verdict quote" }, "Quoted from the corpus, not the agent's answer"), list);
+  return make("section", {}, make("p", { className: "chip" }, "Quoted from the corpus, not the agent's answer"), list);
 }
 
 /** What the passages that were read say of the options that were not chosen. */

@@ -47,6 +47,7 @@ CLINICIANS = {
     "What lab test would confirm a pheochromocytoma?": "metanephrines",
     "How is hereditary angioedema passed on in families?": "dominant",
     "Can you name the culprit gene in Marfan syndrome": "FBN1",
+    "Antidote for paracetamol overdose?": "acetylcysteine",
     "What do you see on examination in Graves disease?": "bulging",
 }
 MADE_UP = (
@@ -63,7 +64,7 @@ def quoted(question: str, retriever: HybridRetriever) -> tuple[Quote, ...]:
     """What a service quotes where no agent answers."""
     agent = open_agent("none", index=None, retriever=retriever)
     rollout = asyncio.run(agent.run(Job(Question("q", question))))
-    return asyncio.run(EvidenceCheck().quotes(rollout, agent.search_batcher()))
+    return asyncio.run(EvidenceCheck().quotes(rollout, agent.search_batcher())) or ()
 
 
 def test_natural_wordings_find_the_right_sentence(retriever: HybridRetriever) -> None:
@@ -77,6 +78,10 @@ def test_of_a_made_up_disease_nothing_is_quoted(retriever: HybridRetriever) -> N
 
 def test_a_narrower_form_is_quoted_under_its_own_name(retriever: HybridRetriever) -> None:
     found = quoted("Which drug treats diabetes insipidus?", retriever)
+    agent = open_agent("none", index=None, retriever=retriever)
+    job = Job(Question("q", "Which drug treats diabetes insipidus?"))
+    shown = asyncio.run(answer_job(agent, job, check=EvidenceCheck(), search=agent.search_batcher()))
+    assert (shown.verdict.kind, shown.quoted) == (EvidenceKind.PARTLY, found), "the answer alone does not say for what"
     assert {quote.scope for quote in found} == {"central diabetes insipidus", "nephrogenic diabetes insipidus"}
     assert [quote.scope for quote in quoted("Which drug treats central diabetes insipidus?", retriever)] == [""]
 
@@ -95,6 +100,10 @@ def test_sentences_are_whole_and_neither_headings_nor_questions_nor_links() -> N
     assert first.text.startswith("Scurvy is rare today. It is treated")
     assert first.text.endswith("the body fill up slowly.")
     assert second.text == "Treatment may also include the following: - Rest. - Vitamin tablets."
+
+
+def test_of_a_drug_that_causes_no_drug_that_treats_is_quoted(retriever: HybridRetriever) -> None:
+    assert quoted("Which drug causes hemophilia A?", retriever) == ()
 
 
 def test_a_sentence_that_denies_comes_after_one_that_tells() -> None:

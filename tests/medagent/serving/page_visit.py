@@ -18,7 +18,7 @@ from medagent.serving.page import Example
 from tests.medagent.serving.support import Corpus, Stepwise, served
 
 HOSTILE = Passage.make(
-    "gout <b>bold</b>",
+    "gout <i>guideline</i>",
     "\U0001f9b6 Gout hurts. The first-line drug is colchicine. It is old: <script>window.hacked = 1</script><img "
     "src=x onerror=hacked=1>",
     source="javascript:hacked=1",

@@ -35,7 +35,7 @@ def test_turns_come_in_as_they_end_and_a_citation_opens_its_sentence(visit: Visi
     visit.policy.allow()
     expect(steps).to_have_count(1)
     expect(page.get_by_text("Searched: gout drug")).to_be_visible()
-    expect(page.get_by_role("button", name="gout <b>bold</b>")).to_be_visible()
+    expect(page.get_by_role("button", name="gout <i>guideline</i>")).to_be_visible()
     expect(page.get_by_role("heading", name="Answer", exact=True)).to_have_count(0)
     page.get_by_text("Thinking", exact=True).click()
     expect(page.get_by_text("A drug <i>question</i>.")).to_be_visible()
@@ -43,7 +43,7 @@ def test_turns_come_in_as_they_end_and_a_citation_opens_its_sentence(visit: Visi
     expect(page.locator(".answer .text")).to_have_text(re.compile(r"^colchicine \[1\]"))
     expect(page.get_by_text("Citations taken out because no such passage was shown: 1.")).to_be_visible()
     expect(page.locator(".choices .chosen")).to_have_text("(A) colchicine")
-    page.get_by_role("button", name="Passage 1: gout <b>bold</b>").click()
+    page.get_by_role("button", name="Passage 1: gout <i>guideline</i>").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.locator("mark")).to_have_text("The first-line drug is colchicine.")
     expect(dialog).to_contain_text("<script>window.hacked = 1</script>")
@@ -179,7 +179,7 @@ def test_a_tab_keeps_its_answers_and_copies_them(visit: Visit) -> None:
     assert copied.startswith(f"## {QUESTION}\n")
     assert "- Searched: gout drug" in copied
     assert "> The first-line drug is colchicine." in copied
-    assert "gout \\<b\\>bold" in copied, "nothing of it is markup"
+    assert "gout \\<i\\>guideline" in copied, "nothing of it is markup"
     assert "not medical advice" in copied
     page.get_by_label("Your question").fill("Another?")
     page.get_by_label("Your question").press("Enter")
