@@ -6,20 +6,25 @@ import logging
 import signal
 import socket
 import sys
+import webbrowser
 from collections.abc import Callable, Coroutine
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
 from medagent.agent import Agent
-from medagent.agent_folder import open_agent
+from medagent.agent_folder import NO_MODEL, open_agent
 from medagent.agent_spec import SPEC_FILE, read_spec
 from medagent.cli.ask import rewriter_of
 from medagent.cli.commands.ask import ServeCommand
+from medagent.cli.commands.index import index_build, index_sync
 from medagent.engines.base import Engine
 from medagent.engines.in_process import InProcessEngine
 from medagent.engines.servers import ServersEngine
@@ -38,12 +43,19 @@ from medagent.serving.page import Example, Feedback, QuizItem, read_rows
 from medagent.serving.settings import LOOPBACK
 
 GRACE_S = 30  # seconds that running answers may take after the first Ctrl-C
+DEMO = "runs/demo/agent"
 EXAMPLES, QUIZ = "examples.jsonl", "quiz.jsonl"
 
 
 def serve(command: ServeCommand) -> None:
     """Serve an agent. On an address that other machines reach, it asks for tokens."""
     refuse_busy(command.host, command.port)
+    if command.corpus:
+        index = str(indexed(command.corpus))
+        command = replace(command, corpus=None, index=index, agent=command.agent or NO_MODEL)
+        if sys.stdout.isatty():
+            Timer(1.0, webbrowser.open, [f"http://{command.host}:{command.port}/"]).start()
+    command = replace(command, agent=command.agent or DEMO)
     share_one_arena()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -66,6 +78,17 @@ def serve(command: ServeCommand) -> None:
             root_path=command.root_path,
             http=BoundedConnection,
         )
+
+
+def indexed(corpus: str) -> Path:
+    """The index of a corpus, made or brought up to date with progress."""
+    path = Path(corpus).resolve()
+    index = Path("indexes", f"{path.stem}-{sha256(str(path).encode()).hexdigest()[:8]}")
+    if (index / "manifest.json").exists():
+        index_sync(str(index), corpus)
+    else:
+        index_build(corpus, str(index))
+    return index
 
 
 def refuse_busy(host: str, port: int) -> None:

@@ -99,6 +99,9 @@ class ServeCommand(AgentOptions):
     POST /v1/answers gives every step. /v1/chat/completions and /v1/models follow OpenAI's API.
 
     Args:
+        corpus: A file or folder of documents, as in index build. It is indexed first, into a folder below indexes/, or
+            that index is brought up to date. The agent is then "none" by default.
+        agent: As in ask. By default it is runs/demo/agent, or "none" with a corpus.
         model: Name of the model at an endpoint, or at the servers.
         name: The model's name in the API.
         host: Address to listen on. Any but this machine's own needs --auth.api_key_hashes.
@@ -119,6 +122,8 @@ class ServeCommand(AgentOptions):
         rewriter_model: Name of the model at that endpoint.
     """
 
+    corpus: str | None = None
+    agent: str = ""
     model: str = ""
     name: str = "medagent"
     host: str = "127.0.0.1"
@@ -137,7 +142,12 @@ class ServeCommand(AgentOptions):
     rewriter_model: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse an address that others reach without a token."""
+        """Refuse an address that others reach without a token, and two things to search."""
+        if self.corpus and self.index:
+            raise ConfigError(
+                f"corpus {self.corpus}: found the index {self.index} beside it, wanted one of the two. Leave --index "
+                "out to index the corpus, or --corpus to search the index as it is."
+            )
         if self.host not in LOOPBACK and self.auth.api_key_hashes is None:
             raise ConfigError(
                 f"host {self.host}: others could reach the agent there, and no bearer token is asked for. Give "

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from medagent.cli.commands.ask import ServeCommand
-from medagent.cli.serve import app_of, engine_of
+from medagent.cli.serve import app_of, engine_of, indexed
 from medagent.errors import ConfigError, InputError
+from medagent.retrieval.sharded import open_index
 from medagent.serving.background import trim_memory
 from medagent.serving.middleware import digest, read_api_key_hashes
 from medagent.serving.page import Example, read_rows
@@ -40,6 +41,23 @@ def test_wrong_settings_are_refused_before_anything_is_loaded(tmp_path: Path) ->
     elsewhere = ServeCommand(agent="starter", index="none", engine="servers", servers=["http://a/v1"], model="m")
     with pytest.raises(InputError, match="exported agent"):
         app_of(elsewhere, engine_of(elsewhere))
+
+
+def test_a_corpus_is_indexed_and_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "leaflets"
+    folder.mkdir()
+    (folder / "gout.md").write_text("# Gout\n\nThe first-line drug is allopurinol.\n")
+    index = indexed("leaflets")
+    assert [hit.passage.title for hit in open_index(str(index)).search(["gout"], top_k=5)[0]] == ["Gout"]
+    (folder / "gout.md").write_text("# Gout\n\nIt is treated with febuxostat.\n")
+    (folder / "scurvy.md").write_text("# Scurvy\n\nIt is treated with vitamin C.\n")
+    assert indexed(str(folder)) == index
+    found = open_index(str(index)).search(["febuxostat"], top_k=5)[0]
+    assert "febuxostat" in found[0].passage.text
+    assert not any("allopurinol" in hit.passage.text for hit in found)
+    with pytest.raises(ConfigError, match="--index"):
+        ServeCommand(corpus="leaflets", index="elsewhere")
 
 
 def test_memory_is_trimmed_where_glibc_is(monkeypatch: pytest.MonkeyPatch) -> None:
