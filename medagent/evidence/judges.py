@@ -60,7 +60,8 @@ def support_judge(name: str) -> SupportJudge:
 class ModelJudge(ABC):
     """Asks a model what words leave open.
 
-    A drug or number that the passages lack is never stated, and a sentence of theirs, word by word, always.
+    A sentence of the passages, word by word, is always stated. A drug or number that they lack is not, nor is a name
+    that no sentence of theirs states by the rules: small models find too many names right.
     """
 
     label: str
@@ -76,6 +77,8 @@ class ModelJudge(ABC):
 
 
 def _settled(statement: Statement, passages: Sequence[Passage]) -> bool | None:
+    if statement.name and not LexicalRule().judge_all([(statement, passages)])[0]:
+        return False
     text = "\n".join(passage.indexed_text for passage in passages)
     if named_in(statement.text).beyond(named_in(text)):
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from medagent.answer_forms import marked_letters, without_citations
@@ -19,6 +19,7 @@ ENOUGH_OF_A_CASE = 0.75  # share of its words
 CLAUSE = 4  # words of an answer that says more than a name
 _DECISION = re.compile(r"^\W*(?:yes|no|maybe)\W*$", re.IGNORECASE)
 _LEADING_DECISION = re.compile(r"^\s*(?:yes|no)\b[,.:;]\s+(?=\w)", re.IGNORECASE)
+_VERB = re.compile(r"\b(?:is|are|was|were|has|have|can|may)\b", re.IGNORECASE)
 _MARK = re.compile(r"\s*\([A-J]\)")
 
 
@@ -78,6 +79,9 @@ def read_answer(answer: str, question: Question, *, shown: int) -> Said:
     claim = option if letter and not content_words(plain) else plain
     decision = bool(_DECISION.match(claim))
     statements = statements_of(_MARK.sub(" ", answer) if letter else answer, claim, question.text, shown=shown)
+    subject = frozenset(Asked.of(question).subject)
+    if not letter and statements[0].name and subject and subject < forms(claim) and _VERB.search(claim):
+        statements = [replace(statements[0], question="", name=False)]  # a sentence on the subject, not a name
     return Said(tuple(statements), letter, decision, contradicts, bool(decides))
 
 

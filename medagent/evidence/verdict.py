@@ -182,18 +182,18 @@ class _Judgement:
         """The passages that entail every statement: those cited, or, of a name alone, any that was shown."""
         if self._name:
             claim = self.said.statements[0]
-            shown = range(1, len(self._passages) + 1)
+            others = [number for number in range(1, len(self._passages) + 1) if number not in self._cited]
             of_the_subject: list[int] = []
-            for numbers in (self._cited, shown):
-                found = [number for number in numbers if self._entailed(claim, [number])]
-                on_subject = [number for number in found if self._asked.named_in(self._words_around(number))]
+            for numbers in (self._cited, others):
+                named = [number for number in numbers if self._asked.named_in(self._words_around(number))]
+                on_subject = [number for number in named if self._entailed(claim, [number])]
                 whole = [number for number in on_subject if self._states_all(number)]
                 if whole:
                     return whole
                 of_the_subject = of_the_subject or on_subject
             if of_the_subject:
                 return of_the_subject
-            return [number for number in self._cited if self._entailed(claim, [number])]
+            return [number for number in self._cited if self._windows(self._passages[number - 1])]
         if all(each.cited and self._entailed(each, each.cited) for each in self.said.statements):
             return list(dict.fromkeys(number for each in self.said.statements for number in each.cited))
         return []

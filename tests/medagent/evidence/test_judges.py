@@ -11,11 +11,14 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 
 from medagent.errors import ConfigError, EndpointError, InputError
 from medagent.evidence.judges import LikelihoodJudge, NLIModel, asked_about, support_judge
+from medagent.evidence.kinds import EvidenceKind
 from medagent.evidence.rules import LexicalRule
-from medagent.evidence.support import Statement
+from medagent.evidence.support import Statement, SupportJudge
+from medagent.evidence.verdict import judge as judge_answer
 from medagent.models.base_models import STARTER, model_path
 from medagent.policies.huggingface import HFPolicy
-from medagent.retrieval.passages import Passage
+from medagent.retrieval.passages import Hit, Passage
+from medagent.types import Question, Rollout, StopReason, Turn
 from tests.medagent.support import chat_server
 
 CELIAC = Passage.make(
@@ -120,6 +123,27 @@ def test_no_model_overrules_what_words_settle(
 ) -> None:
     judge.threshold = threshold
     assert judge.judge_all([(Statement(text, (1,)), [CELIAC]), (OWN_WORDS, [CELIAC])]) == [stated, threshold == 0]
+
+
+def test_no_model_finds_a_name_that_no_sentence_states(judge: LikelihoodJudge) -> None:
+    judge.threshold = 0.0
+    names = [Statement(name, (1,), NAME.question, name=True) for name in ("biopsy", "endoscopy")]
+    assert judge.judge_all([(name, [CELIAC]) for name in names]) == [True, False]
+
+
+def test_a_verdict_takes_own_words_from_a_model_alone_and_only_on_the_subject(judge: LikelihoodJudge) -> None:
+    judge.threshold = 0.0
+    gout = Passage.make("Gout", "A provider diagnoses gout with a blood test and a biopsy.")
+
+    def kind(passage: Passage, support: SupportJudge, text: str = "Celiac disease is found by a tissue sample.") -> str:
+        searched = Turn((), (), "", query="q", hits=(Hit(passage, 1.0),))
+        turns = (searched, Turn((), (), "", answer=f"{text} [1]"))
+        return judge_answer(Rollout(Question("q", NAME.question), (), turns, StopReason.ANSWERED), support).kind
+
+    assert kind(CELIAC, judge) == EvidenceKind.STATED
+    assert kind(CELIAC, LexicalRule()) != EvidenceKind.STATED
+    assert kind(CELIAC, LexicalRule(), OWN_WORDS.text) == EvidenceKind.STATED
+    assert kind(gout, judge) != EvidenceKind.STATED
 
 
 def test_a_language_model_reads_the_sentences_near_the_answer() -> None:
