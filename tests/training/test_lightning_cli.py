@@ -35,14 +35,19 @@ def cli(tmp_path: Path, *given: str) -> AgentCLI:
 
 
 def test_the_command_line_takes_optimizer_and_scheduler(tmp_path) -> None:
-    given = ["--optimizer=SGD", "--optimizer.momentum=0.5", "--lr_scheduler=ExponentialLR", "--lr_scheduler.gamma=0.5"]
+    given = [
+        "--optimizer=torch.optim.SGD",
+        "--optimizer.momentum=0.5",
+        "--lr_scheduler=ExponentialLR",
+        "--lr_scheduler.gamma=0.5",
+    ]
     module, rates = cli(tmp_path, *given).model, Snoop()
     trainer = quiet_trainer(tmp_path, epochs=2, callbacks=[rates])
     trainer.fit(module, DataLoader(OneBatch([small_experience(module)] * 2), batch_size=None))
     assert rates.lr == pytest.approx([2e-3, 2e-3, 1e-3, 1e-3])
     assert [group["momentum"] for group in trainer.optimizers[0].param_groups] == [0.5, 0.5]
     with pytest.raises(ConfigError, match="model.weight_decay: found one beside --optimizer"):
-        cli(tmp_path, "--optimizer=SGD", "--model.weight_decay=0.1")
+        cli(tmp_path, "--optimizer=torch.optim.SGD", "--model.weight_decay=0.1")
 
 
 class Watch(Callback):
