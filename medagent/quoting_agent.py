@@ -42,7 +42,7 @@ class QuotingAgent(Agent):
             turns.append(Turn((), (), "", query, hits=tuple(hit for hit in hits if hit.passage.id not in known)))
         passages = [hit.passage for turn in turns for hit in turn.hits]
         answer = answer_from(best_quotes(question.text, passages), passages) or FOUND_NOTHING
-        turns.append(Turn((), (), "", answer=answer))
+        turns.append(Turn((), (), "", answer=answer, quoted=True))
         if on_turn:
             for turn in turns:
                 on_turn(turn)

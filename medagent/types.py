@@ -114,7 +114,7 @@ class Turn:
     `token_ids` and `logprobs` have equal length. `forced_prefix` counts leading tokens that the environment wrote. They
     are not actions and have log-prob 0. `routing` has the experts of the tokens read for this turn, where the policy
     records them: what came since the turn before, and the sampled tokens but the last. `usage` is what an endpoint
-    counted for it. `quoted`: the agent named sentences, and the program wrote `answer` of them (`medagent.lines`).
+    counted for it. `quoted`: the program wrote `answer` of sentences (`medagent.lines`).
     """
 
     token_ids: tuple[int, ...]

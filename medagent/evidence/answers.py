@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from medagent.agent import Agent, Job
-from medagent.answer_forms import citations, marked_letters
+from medagent.answer_forms import citations, marked_letters, without_citations
 from medagent.any_model import for_any_model
 from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.extracts import Quote
@@ -167,7 +167,8 @@ async def answered(
         if quotes == () and found.verdict.kind is EvidenceKind.NOT_READ:
             silent = replace(found.verdict, kind=EvidenceKind.NOT_SAID, text=NOTHING_ON_IT)
             found = replace(found, verdict=silent, text=silent.told)
-        found = replace(found, quoted=tuple(each for each in quotes or () if each.scope or each.text not in found.text))
+        said = " ".join(without_citations(found.text).split())
+        found = replace(found, quoted=tuple(each for each in quotes or () if each.scope or each.text not in said))
     if found.withheld:
         return found
     return found if found.urgent else replace(found, follow_ups=await check.follow_ups(rollout, found.verdict, search))

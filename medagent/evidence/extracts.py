@@ -67,8 +67,12 @@ def best_quotes(
         return ()
     found = {quote.text: quote for passage in passages for quote in _about(question, passage, table)}
     kinds, quotes = asked_for(question), list(found.values())
-    weights = _weights(quotes)
-    scored = [(score, quote) for quote in quotes if (score := _score(question, kinds, quote, weights)) > 0]
+    weights, asked = _weights(quotes), Asked.of(Question("", question))
+    scored = [
+        (score + 2 * asked.share_in(forms(table.plain(quote.passage.title))), quote)
+        for quote in quotes
+        if (score := _score(question, kinds, quote, weights)) > 0
+    ]
     return tuple(quote for _, quote in sorted(scored, key=lambda each: -each[0])[:limit])
 
 

@@ -65,7 +65,12 @@ def judge(
     if content_words(table.plain(without_citations(answer))) <= content_words(table.plain(rollout.question.text)):
         table = SynonymTable(())  # a synonym is asked for
     found = _Judgement(rollout, answer, support, names, table)
-    return replace(found.verdict(), contradicts=found.said.contradicts)
+    verdict = found.verdict()
+    cited = citations(answer)
+    unread = verdict.kind not in (EvidenceKind.PARTLY, EvidenceKind.OTHER_LANGUAGE)
+    if cited and rollout.turns[-1].quoted and not rollout.turns[-1].text and unread:
+        return _partly(f"Quoted from {numbered(cited)} without a model. Whether this answers must be read.", cited)
+    return replace(verdict, contradicts=found.said.contradicts)
 
 
 def _partly(text: str, numbers: Sequence[int], missing: tuple[str, ...] = ()) -> EvidenceVerdict:
