@@ -142,3 +142,20 @@ def test_no_model_shows_only_what_a_search_that_is_given_found() -> None:
     agent = open_agent("none", index=None, retriever=Finds(SCURVY))
     rollout = asyncio.run(agent.run(Job(Question("q", "How is scurvy treated?"), force_answer=True)))
     assert (rollout.num_searches, rollout.answer) == (0, "No sentence about this was found.")
+
+
+@pytest.mark.parametrize(
+    ("question", "title", "text"),
+    [
+        ("What can be done for someone with gout?", "Gout", "You can treat gout with medicines."),
+        ("What brings on an asthma attack?", "Asthma", "Asthma attacks are triggered by allergens."),
+        ("Which gene is to blame for cystic fibrosis?", "Cystic fibrosis", "Mutations in CFTR cause cystic fibrosis."),
+        ("Will someone with Bell's palsy get better?", "Bell's palsy", "Most people recover within six months."),
+        ("Is whooping cough contagious?", "Whooping cough", "It spreads from person to person by coughing."),
+        ("How can I keep from getting scurvy?", "Scurvy", "Fruit prevents scurvy."),
+    ],
+)
+def test_everyday_words_ask_for_the_same_kinds_of_thing(question: str, title: str, text: str) -> None:
+    around = f"{title} has been known for long. {text} It was named by a physician."
+    (quote,) = best_quotes(question, [Passage.make(title, around)], limit=1)
+    assert text in quote.text
