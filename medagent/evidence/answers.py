@@ -125,6 +125,7 @@ class Answer:
             "withheld": self.withheld,
             "sources": [cited.to_json() for cited in self.citations],
             "quoted": [quote.to_json() for quote in self.quoted],
+            "nearest": [passage.to_json() for passage in dict.fromkeys(quote.passage for quote in self.quoted)],
             "caption": self.caption,
             "urgent": self.urgent,
             "asked_as": self.rewritten_question,
