@@ -50,11 +50,10 @@ EXAMPLES, QUIZ = "examples.jsonl", "quiz.jsonl"
 def serve(command: ServeCommand) -> None:
     """Serve an agent. On an address that other machines reach, it asks for tokens."""
     refuse_busy(command.host, command.port)
+    opens_page = bool(command.corpus) and sys.stdout.isatty()
     if command.corpus:
         index = str(indexed(command.corpus))
         command = replace(command, corpus=None, index=index, agent=command.agent or NO_MODEL)
-        if sys.stdout.isatty():
-            Timer(1.0, webbrowser.open, [f"http://{command.host}:{command.port}/"]).start()
     command = replace(command, agent=command.agent or DEMO)
     share_one_arena()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -66,6 +65,10 @@ def serve(command: ServeCommand) -> None:
             f"below /v1. {NOT_ADVICE}",
             flush=True,
         )
+        if opens_page:
+            opening = Timer(1.0, webbrowser.open, [f"http://{command.host}:{command.port}{command.root_path}/"])
+            opening.daemon = True  # a service that ends at once opens nothing
+            opening.start()
         # uvicorn raises the signal again at its end, and the engine must still be closed.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         uvicorn.run(
