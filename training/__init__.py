@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         TurnLevelSampling,
     )
     from medagent.training.data import RolloutData
-    from medagent.training.engines import Engine, InProcessEngine, RayEngine, ServersEngine, VllmEngine
+    from medagent.training.engines import Engine, InProcessEngine, ServersEngine, VllmEngine
     from medagent.training.execution import Execution
     from medagent.training.lora import LoraSettings
     from medagent.training.module import AgentModule
@@ -48,7 +48,7 @@ _NAMES = {
         "SequenceLevelSampling TurnLevelSampling"
     ),
     "data": "RolloutData",
-    "engines": "Engine InProcessEngine RayEngine ServersEngine VllmEngine",
+    "engines": "Engine InProcessEngine ServersEngine VllmEngine",
     "execution": "Execution",
     "lora": "LoraSettings",
     "module": "AgentModule",
@@ -83,7 +83,6 @@ __all__ = [
     "PolicyLoss",
     "PolicyLossResult",
     "ProgressLine",
-    "RayEngine",
     "Reward",
     "RolloutData",
     "RolloutRecords",

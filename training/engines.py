@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 
 from medagent.engines.base import Engine, EngineSetup, PolicyWeights
 from medagent.engines.in_process import InProcessEngine
-from medagent.engines.ray import RayEngine
 from medagent.engines.servers import ServersEngine
 from medagent.engines.vllm import VllmEngine
 from medagent.models.merging import Form, MergeLoss
@@ -25,7 +24,6 @@ __all__ = [
     "InProcessEngine",
     "ModuleWeights",
     "PolicyWeights",
-    "RayEngine",
     "ServersEngine",
     "VllmEngine",
 ]

@@ -91,8 +91,7 @@ METRICS: dict[str, str] = {
     "sampler/measurable": "1 where that change is large enough for the probe to judge, else 0.",
     "sampler/arrived": "Share of the trainer's change that the sampler followed; 1 is well. Only where measurable.",
     "sampler/merge_lost": "Share of the policy's LoRA that rounding took from the merge. Merged syncs only.",
-    "sampler/replicas": "Servers or actors that sample.",
-    "sampler/lost": "Ray actors lost since the start of the run.",
+    "sampler/replicas": "Servers that sample.",
     "compute/forward_tokens": "Tokens read forward since the run began, over all ranks, without padding and measuring.",
     "compute/backward_tokens": "Tokens that a backward pass has gone through since the run began, over all ranks.",
     "time/rollout": "Seconds per iteration that the trainer waited for rollouts.",
@@ -160,7 +159,7 @@ def rollout_metrics(rollouts: Sequence[Rollout], *, iteration: int, reduce: Redu
 
 
 # How the ranks' own figures of sampling become one: some add up, and of the rest the rank that is worst off counts.
-ADD_UP = ("rollout/search_retries", "rollout/resampled_groups", "sampler/replicas", "sampler/lost")
+ADD_UP = ("rollout/search_retries", "rollout/resampled_groups", "sampler/replicas")
 LEAST = ("sampler/arrived", "throughput/queries_per_search")
 
 

@@ -216,12 +216,6 @@ CLASS_WORDS: dict[str, str] = {
     "GAE.whiten": "Whether the batch's advantages get zero mean and unit variance.",
     "GroupNormalised.divide": "Whether to divide by the group's standard deviation.",
     # Engines.
-    "RayEngine.num_replicas": "Actors on the cluster; 1 or more.",
-    "RayEngine.address": "Address of Ray's cluster; `auto` joins the one there is, an empty one starts its own.",
-    "RayEngine.cpus": "CPUs of the cluster per actor.",
-    "RayEngine.gpus": "GPUs of the cluster per actor.",
-    "RayEngine.start_timeout_s": "Seconds that an actor may take to start and to load new weights.",
-    "RayEngine.seeded": "Whether each sampled turn gets a seed.",
     "ServersEngine.urls": "Addresses of the servers, such as http://node1:8000.",
     "ServersEngine.model": "Name under which they serve the base.",
     "ServersEngine.adapters": "Folder for adapters that trainer and servers see under the same path.",

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from transformers import PreTrainedTokenizerBase
@@ -37,39 +37,22 @@ UNTRUNCATED = {
 REST_S = 30.0  # seconds until a replica that did not answer is asked again
 
 
-class Completions(Protocol):
-    """A source of completions in the form of OpenAI's API, with token ids for the prompt."""
+@dataclass
+class HttpCompletions:
+    """Completions in the form of OpenAI's API, with token ids for the prompt, from an HTTP endpoint."""
+
+    endpoint: Endpoint
 
     @property
     def name(self) -> str:
-        """The source's name in errors."""
-        ...
+        """The endpoint in errors."""
+        return f"endpoint {self.endpoint.url}"
 
     async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         """The first choice: `token_ids`, `logprobs.token_logprobs` and `finish_reason`.
 
         Raises `EndpointGoneError` where another replica may do.
         """
-        ...
-
-    async def disconnect(self) -> None:
-        """See `Policy.disconnect`."""
-        ...
-
-
-@dataclass
-class HttpCompletions:
-    """Completions from an HTTP endpoint."""
-
-    endpoint: Endpoint
-
-    @property
-    def name(self) -> str:
-        """Its address."""
-        return f"endpoint {self.endpoint.url}"
-
-    async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
-        """See `Completions.complete`."""
         answer = await self.endpoint.post("completions", body)
         if answer.status_code == 404:  # it was restarted and lacks this iteration's weights
             raise EndpointGoneError(f"{self.name}: no longer knows the model {body['model']!r}.")
@@ -89,7 +72,7 @@ class HttpCompletions:
 class Replica:
     """One of the sources, its number of dialogues, and the monotonic time until which it is not asked."""
 
-    source: Completions
+    source: HttpCompletions
     dialogues: int = 0
     resting_until: float = 0.0
 
@@ -107,7 +90,7 @@ class CompletionPolicy:
     With `routing`, turns carry the experts that the server chose. It must return them.
     """
 
-    sources: Sequence[Completions]
+    sources: Sequence[HttpCompletions]
     model: str
     tokenizer: PreTrainedTokenizerBase
     seeded: bool = True

@@ -92,7 +92,7 @@ SUITES = {
     ),
     "weight sync": (
         *(f"tests/training/engines/test_{name}.py" for name in ("weight_sync_check", "vllm_stand_in")),
-        *(f"tests/training/engines/test_{name}.py" for name in ("ray_stand_in", "in_process", "engines")),
+        *(f"tests/training/engines/test_{name}.py" for name in ("in_process", "engines")),
         "tests/medagent/policies/test_vllm_worker.py",
         "tests/medagent/test_export.py",
     ),

@@ -14,7 +14,7 @@ from medagent.retrieval.retriever import Retriever
 from medagent.training import advantages, engines, objectives, rewards
 from medagent.training.command import AgentParser
 from medagent.training.data import RolloutData
-from medagent.training.engines import Engine, InProcessEngine, RayEngine, ServersEngine, VllmEngine
+from medagent.training.engines import Engine, InProcessEngine, ServersEngine, VllmEngine
 from medagent.training.objectives import PolicyLoss
 from medagent.training.rewards import Reward
 from medagent.types import Question, Rollout, StopReason
@@ -93,7 +93,7 @@ def test_a_subclass_is_told_what_the_trainer_would_miss() -> None:
     assert "Found: def __call__(self, logprobs, batch). Name the parameters" in str(misfit(Renamed, PolicyLoss))
     assert "Found: def parse(self, text, mode)." in str(misfit(Extra, TurnProtocol))
     assert misfit(TagProtocol, TurnProtocol) is None
-    for engine in (InProcessEngine, RayEngine, ServersEngine, VllmEngine):
+    for engine in (InProcessEngine, ServersEngine, VllmEngine):
         assert misfit(engine, Engine) is None
 
 

@@ -16,7 +16,7 @@ from medagent.routing import no_record
 from medagent.routing_record import RoutingRecord
 from medagent.training.batching import pack_rows
 from medagent.training.compatibility import check_engine
-from medagent.training.engines import InProcessEngine, ModuleWeights, RayEngine, VllmEngine
+from medagent.training.engines import Engine, InProcessEngine, ModuleWeights, VllmEngine
 from medagent.training.execution import Execution
 from medagent.training.experience import Experience, tensorize
 from medagent.training.lora import LoraSettings
@@ -200,8 +200,11 @@ def test_a_dense_base_is_refused(replay: str) -> None:
 
 
 def test_r3_needs_an_engine_that_records() -> None:
-    ray = RayEngine()
-    with pytest.raises(ConfigError, match="RayEngine. does not tell which experts it chose"):
-        check_engine(ray, routing_replay="r3", quantise="none", overlap=False)
-    for replay, engine in (("r2", ray), ("none", ray), ("r3", InProcessEngine()), ("r3", VllmEngine())):
+    class OwnEngine(Engine):
+        def sync_weights(self, weights, *, version): ...
+
+    own = OwnEngine()
+    with pytest.raises(ConfigError, match="OwnEngine. does not tell which experts it chose"):
+        check_engine(own, routing_replay="r3", quantise="none", overlap=False)
+    for replay, engine in (("r2", own), ("none", own), ("r3", InProcessEngine()), ("r3", VllmEngine())):
         check_engine(engine, routing_replay=replay, quantise="none", overlap=False)

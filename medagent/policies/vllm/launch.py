@@ -3,7 +3,7 @@
 `python -m medagent.policies.vllm.launch FLAGS`.
 
 Standard input is a pipe that nothing is written to. It closes when the owner ends, in whatever way. A process of its
-own waits for that, as Ray kills the children of an actor that ends and leaves vLLM's engine behind.
+own waits for that, as vLLM's engine outlives an API server that is killed.
 """
 
 from __future__ import annotations
