@@ -6,8 +6,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from medagent.evaluation.question_making.checks import Candidate
-from medagent.evaluation.question_making.text import words_of
+from medagent.evaluation.question_making.checks import Draft, words_of
 from medagent.retrieval.analysis import Analyser
 
 CONFLICT = "the same question has another answer elsewhere"
@@ -23,29 +22,28 @@ def normal(text: str) -> str:
 
 
 def select(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[Draft],
     *,
     seed: int,
     per_answer: int,
     limit: int = 0,
-    analyser: Analyser | None = None,
-) -> tuple[list[Candidate], Counter[str]]:
+    analyser: Analyser,
+) -> tuple[list[Draft], Counter[str]]:
     """The candidates taken, in the order of the seed, and how many were left out for which reason.
 
     `per_answer` bounds the questions of one answer, and `limit` all of them; 0 takes all. The order depends on the seed
     and the questions alone, so it is the same on any machine.
     """
-    analyser = analyser or Analyser()
     counts: Counter[str] = Counter()
     shuffled = sorted(candidates, key=lambda each: _rank(each, seed))
     tokens = {each.question: frozenset(analyser.tokens(each.question)) for each in shuffled}
     answers_of = defaultdict(set)
     for each in shuffled:
-        answers_of[tokens[each.question]].add(normal(each.answers[0]))
-    taken: list[Candidate] = []
+        answers_of[tokens[each.question]].add(normal(each.answer))
+    taken: list[Draft] = []
     by_answer: dict[str, list[frozenset[str]]] = defaultdict(list)
     for each in shuffled:
-        asked, answer = tokens[each.question], normal(each.answers[0])
+        asked, answer = tokens[each.question], normal(each.answer)
         alike = any(_similar(asked, other) for other in by_answer[answer])
         if len(answers_of[asked]) > 1 and not _one_in_all(answers_of[asked]):
             counts[CONFLICT] += 1
@@ -61,8 +59,8 @@ def select(
     return taken, counts
 
 
-def _rank(candidate: Candidate, seed: int) -> str:
-    return hashlib.sha256(f"{seed}\n{candidate.question}\n{candidate.answers[0]}".encode()).hexdigest()
+def _rank(draft: Draft, seed: int) -> str:
+    return hashlib.sha256(f"{seed}\n{draft.question}\n{draft.answer}".encode()).hexdigest()
 
 
 def _similar(one: frozenset[str], other: frozenset[str]) -> bool:

@@ -10,9 +10,7 @@ from hashlib import sha256
 
 from medagent.errors import PolicyError
 from medagent.evaluation.grading.open_answers import contains
-from medagent.evaluation.question_making.checks import Candidate, holds
-from medagent.evaluation.question_making.rules import Draft
-from medagent.evaluation.question_making.text import points_elsewhere, tidy, words_of
+from medagent.evaluation.question_making.checks import Draft, holds, words_of
 from medagent.evaluation.rubrics.judge import json_objects
 from medagent.evaluation.rubrics.judging import Asking
 from medagent.evaluation.rubrics.responder import Responder
@@ -59,7 +57,19 @@ _LINES = re.compile(
     r"(?P<answer>[^\n]+)",
     re.IGNORECASE | re.MULTILINE | re.DOTALL,
 )
-_OF_THE_PASSAGE = re.compile(r"\b(?:passage|text|article|mentioned|described)\b", re.IGNORECASE)
+# Words that point at something outside the question.
+_POINTERS = frozenset(
+    "this these those it they them he she him her hers his you your yours we our us i me my here above below following "
+    "aforementioned latter former such another".split()
+)
+_ELSEWHERE = re.compile(
+    r"\b(?:passage|text|article|mentioned|described)\b"
+    r"|\b(?:the|each) (?:condition|disorder|disease|syndrome|illness|affected \w+)s?\b(?! (?:that|of|in which|called))"
+    r"|\bthe (?:altered |mutated |affected )?gene\b(?! (?:that|for|which))|\bof (?:the |all )?cases (?!of|with|in)"
+    r"|\bof (?:all )?cases$|\beach other\b|\bof the (?:two|three|four|five|six)\b|\baffected (?:individuals|people|"
+    r"infants|children|babies|newborns|males|females|men|women|adults)\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass
@@ -70,8 +80,8 @@ class Writer:
     asking: Asking
     readable: int = field(init=False, default=0)
 
-    def drafts(self, passages: Iterable[Passage]) -> Iterator[tuple[Draft | str, Passage]]:
-        """A draft of each passage, or why there is none; see `making.Maker`.
+    def drafts(self, passages: Iterable[Passage]) -> Iterator[Draft | str]:
+        """A draft of each passage, or why there is none, in their order.
 
         Raises:
             PolicyError: none of the first replies has the form.
@@ -86,14 +96,14 @@ class Writer:
                 f'answer, wanted "Question: ...", "Answer: ...". One is {replies[0][:200]!r}. Give an instruct model, '
                 "or more --writer_tokens where it was still thinking."
             )
-        yield from zip(read, passages, strict=True)
+        yield from read
 
-    def reasons(self, pairs: Sequence[tuple[Candidate, Passage]]) -> list[str]:
-        """Why each candidate is dropped, by answers with its passage and without; empty where it is kept."""
-        asked = [[OPEN_BOOK.format(_shown(passage), each.question)] for each, passage in pairs]
-        replies = self._ask(asked + [[CLOSED_BOOK.format(each.question)] for each, _ in pairs])
-        right = [answers(reply, each) for reply, (each, _) in zip(replies, [*pairs, *pairs], strict=True)]
-        both = zip(right[: len(pairs)], right[len(pairs) :], strict=True)
+    def reasons(self, drafts: Sequence[Draft]) -> list[str]:
+        """Why each draft is dropped, by answers with its passage and without; empty where it is kept."""
+        asked = [[OPEN_BOOK.format(_shown(each.passage), each.question)] for each in drafts]
+        replies = self._ask(asked + [[CLOSED_BOOK.format(each.question)] for each in drafts])
+        right = [answers(reply, each) for reply, each in zip(replies, [*drafts, *drafts], strict=True)]
+        both = zip(right[: len(drafts)], right[len(drafts) :], strict=True)
         return [NOT_ANSWERED if not opened else KNOWN if closed else "" for opened, closed in both]
 
     def _ask(self, conversations: Sequence[Sequence[str]]) -> list[str]:
@@ -124,14 +134,14 @@ def read_draft(reply: str, passage: Passage) -> Draft | str:
         return UNREADABLE
     if len(answer.split()) > LONGEST_ANSWER:
         return ANSWER_TOO_LONG
-    if points_elsewhere(question) or _OF_THE_PASSAGE.search(question):
+    if _POINTERS.intersection(words_of(question)) or _ELSEWHERE.search(question):
         return POINTS_ELSEWHERE
     holding = [each for each in split_sentences(passage.text) if holds(each, answer)]
     sentence = max(holding, key=lambda each: len(asked.intersection(words_of(each))), default=passage.text)
-    return Draft("written", "", question, (answer,), tidy(sentence))
+    return Draft(question, answer, sentence, passage)
 
 
-def answers(reply: str, candidate: Candidate) -> bool:
+def answers(reply: str, draft: Draft) -> bool:
     """Whether the first line of a reply gives the right answer, with few words beside it."""
     said = re.sub(r"^\W*answer\W*:\s*", "", reply, flags=re.IGNORECASE)
-    return contains(said.split("\n")[0], candidate.answers, most_extra_words=EXTRA_WORDS)
+    return contains(said.split("\n")[0], (draft.answer,), most_extra_words=EXTRA_WORDS)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -31,11 +29,11 @@ def make_with_progress(
     index: str,
     out: Path,
     making: Making,
-    responder: Callable[[], Responder] | None,
+    responder: Callable[[], Responder],
     asking: JudgeSettings,
     test_sets: Sequence[str] | None,
 ) -> None:
-    """Make questions with progress, by a responder or by rules, and say what was dropped and why."""
+    """Make questions with progress, and say what was dropped and why."""
     if out.is_dir():
         raise InputError(f"--out {out}: is a folder, wanted a file such as questions.jsonl.")
     if not out.parent.is_dir():
@@ -43,32 +41,24 @@ def make_with_progress(
     if not (Path(index) / "manifest.json").exists():
         raise InputError(f"{index}: holds no index. Build one with: medagent index build CORPUS --out {index}")
     tests = [question for name in test_sets or () for question in source_named(name).questions()[0]]
-    begun, console = time.monotonic(), Console(highlight=False)
+    begun, console, folder = time.monotonic(), Console(highlight=False), Path(f"{out}.replies")
     with ExitStack() as open_now:
         retriever = open_now.enter_context(closing(HybridRetriever(index)))
-        writer, show = None, open_now.enter_context(progress_of(console))
-        if responder:
-            folder = Path(f"{out}.replies")
-            open_now.enter_context(RunFolder(folder, "replies").sole_writer())
-            writer = Writer(responder(), Asking(folder, asking, show))
-        made = make_questions(retriever, making, show, writer=writer, tests=tests)
-    rows = [question_row(each) for each in made.candidates]
+        show = open_now.enter_context(progress_of(console))
+        open_now.enter_context(RunFolder(folder, "replies").sole_writer())
+        writer = Writer(responder(), Asking(folder, asking, show))
+        made = make_questions(retriever, writer, making, show, tests=tests)
+    rows = [question_row(each) for each in made.questions]
     print(f"{made.drafts:,} drafts, {len(rows):,} kept. Dropped:")
     for reason, number in made.dropped.most_common():
         print(f"  {number:7,}  {reason}")
     if not rows:
         raise InputError(
-            f"{index}: no question is left; the counts above say what was dropped. Its texts may lack definitions and "
-            "abbreviations, which the rules need. Or give another --writer."
+            f"{index}: no question is left; the counts above say what was dropped. Give a larger instruct model as "
+            "--writer, or more --passages."
         )
     write_whole(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    _print(rows[:PRINTED], console)
-    kinds = ", ".join(f"{kind} {number:,}" for kind, number in Counter(row["kind"] for row in rows).most_common())
-    print(f"{out}: {len(rows):,} questions ({kinds}) in {time.monotonic() - begun:.0f} s.")
-
-
-def _print(rows: Sequence[dict[str, Any]], console: Console) -> None:
-    for row in rows:
-        answer = row["answer"] if isinstance(row["answer"], str) else " / ".join(row["answer"])
+    for row in rows[:PRINTED]:
         console.print(f"[bold]{escape(row['question'])}[/bold]", soft_wrap=True)
-        console.print(f"   {escape(answer)}  [dim]{escape(row['gold_passage_ids'][0])}[/dim]", soft_wrap=True)
+        console.print(f"   {escape(row['answer'])}  [dim]{escape(row['gold_passage_ids'][0])}[/dim]", soft_wrap=True)
+    print(f"{out}: {len(rows):,} questions in {time.monotonic() - begun:.0f} s.")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
-from medagent.evaluation.question_making.checks import Candidate
-from medagent.evaluation.question_making.rules import Draft, Source
-from medagent.evaluation.question_making.statistics import CorpusStatistics
+from medagent.evaluation.question_making.checks import Checks, Draft
+from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.passages import Hit, Passage
 
 FACTS = (
@@ -38,31 +38,14 @@ FACTS = (
 PASSAGES = [Passage.make(title, text, "Primer", id=f"f{number}") for number, (title, text) in enumerate(FACTS)]
 
 
-def counted(passages: Iterable[Passage] = PASSAGES) -> CorpusStatistics:
-    statistics = CorpusStatistics()
-    for passage in passages:
-        statistics.add(passage)
-    return statistics
+def checks_of(passages: Sequence[Passage] = PASSAGES) -> Checks:
+    analyser = Analyser()
+    counts = Counter(token for each in passages for token in set(analyser.tokens(each.indexed_text)))
+    return Checks(analyser, len(passages), counts.__getitem__)
 
 
-def drafts(
-    rule: Callable[[Source], Iterator[Draft]],
-    sentence: str,
-    *,
-    title: str = "",
-    statistics: CorpusStatistics | None = None,
-):
-    """(question, answers) of a rule."""
-    source = Source(sentence, title, statistics or counted())
-    return [(draft.question, draft.answers) for draft in rule(source)]
-
-
-def draft(question: str, *answers: str, sentence: str = "", kind="name", family: str = "name") -> Draft:
-    return Draft(kind, family, question, answers, sentence)
-
-
-def candidate(question: str, *answers: str) -> Candidate:
-    return Candidate("name", "gene", question, answers, "A sentence.", "Title", "Primer", "", ("p",))
+def draft(question: str, answer: str, *, sentence: str = "A sentence.", passage: Passage = PASSAGES[1]) -> Draft:
+    return Draft(question, answer, sentence, passage, (passage.id,))
 
 
 class Searched:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from medagent.evaluation.benchmarks import JsonlBenchmark
 from medagent.evaluation.question_making import checks
-from medagent.evaluation.question_making.checks import Checks, holds
+from medagent.evaluation.question_making.checks import holds
 from medagent.evaluation.question_making.making import question_row
 from medagent.evaluation.question_making.selection import (
     CONFLICT,
@@ -17,24 +17,26 @@ from medagent.evaluation.question_making.selection import (
     TOO_OFTEN,
     select,
 )
+from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.passages import Hit, Passage
-from tests.evaluation.question_making.support import PASSAGES, candidate, counted, draft
+from tests.evaluation.question_making.support import PASSAGES, checks_of, draft
 
 GENE = PASSAGES[1]
+ANALYSER = Analyser()
 ASKED = "Mutations in which gene cause Costello syndrome?"
 
 
 def test_an_answer_stands_in_its_passage_word_for_word_in_any_case() -> None:
     assert holds("The EPIDERMIS, outermost", "epidermis")
     assert not holds("The epidermises", "epidermis")
-    checked = Checks(counted())
-    assert checked.before_search(draft(ASKED, "BRAF"), GENE) == checks.NOT_IN_PASSAGE
-    assert checked.before_search(draft(ASKED, "HRAS"), GENE) == ""
+    checked = checks_of()
+    assert checked.before_search(draft(ASKED, "BRAF")) == checks.NOT_IN_PASSAGE
+    assert checked.before_search(draft(ASKED, "HRAS")) == ""
 
 
 def test_a_question_must_not_give_its_answer_away() -> None:
     filler = [Passage.make(f"t{i}", f"A text number{i} without them.") for i in range(100)]
-    checked = Checks(counted(filler))
+    checked = checks_of(filler)
     for question, answer, wanted in (
         ("Which protein is one of 21 connexin proteins?", "connexin 43", True),
         ("Which protein is filtered and released (myoglobinuria)?", "myoglobin", True),
@@ -42,30 +44,30 @@ def test_a_question_must_not_give_its_answer_away() -> None:
         ("What is the inheritance pattern of it?", "autosomal dominant", False),
         ("What lowers blood sugar?", "insulin", False),
     ):
-        assert checked.gives_away(question, [answer]) is wanted, question
+        assert checked.gives_away(question, answer) is wanted, question
 
 
 def test_a_word_of_many_passages_is_no_hint() -> None:
     filler = [Passage.make(f"t{i}", f"A syndrome number{i} of some kind.") for i in range(100)]
-    checked = Checks(counted(filler))
-    assert not checked.gives_away("Which syndrome clouds the corneas?", ["Costello syndrome"])
-    assert checked.gives_away("Which syndrome clouds the corneas?", ["syndrome"])
+    checked = checks_of(filler)
+    assert not checked.gives_away("Which syndrome clouds the corneas?", "Costello syndrome")
+    assert checked.gives_away("Which syndrome clouds the corneas?", "syndrome")
 
 
 def test_a_vague_or_long_question_is_dropped() -> None:
-    checked = Checks(counted())
-    assert checked.before_search(draft("Which gene is it?", "HRAS"), GENE) == checks.TOO_VAGUE
-    assert checked.before_search(draft(ASKED + " why" * 50, "HRAS"), GENE) == checks.TOO_LONG
+    checked = checks_of()
+    assert checked.before_search(draft("Which gene is it?", "HRAS")) == checks.TOO_VAGUE
+    assert checked.before_search(draft(ASKED + " why" * 50, "HRAS")) == checks.TOO_LONG
 
 
 def test_search_must_find_the_passage_or_one_with_its_sentence() -> None:
-    checked = Checks(counted())
+    checked = checks_of()
     made = draft(ASKED, "HRAS", sentence="Mutations in the HRAS gene cause Costello syndrome.")
     copy = Passage.make("Another page", f"Before it. {GENE.text}", id="copy")
-    assert checked.after_search(made, GENE, [Hit(PASSAGES[3], 1.0)]) == checks.NOT_FOUND
-    assert checked.after_search(made, GENE, []) == checks.NOT_FOUND
-    found = checked.after_search(made, GENE, [Hit(PASSAGES[3], 2.0), Hit(copy, 1.0), Hit(GENE, 0.5)])
-    assert (found.gold_ids, found.question, found.source) == ((GENE.id, "copy"), ASKED, "Primer")
+    assert checked.after_search(made, [Hit(PASSAGES[3], 1.0)]) == checks.NOT_FOUND
+    assert checked.after_search(made, []) == checks.NOT_FOUND
+    found = checked.after_search(made, [Hit(PASSAGES[3], 2.0), Hit(copy, 1.0), Hit(GENE, 0.5)])
+    assert (found.gold_ids, found.question, found.passage) == ((GENE.id, "copy"), ASKED, GENE)
 
 
 def test_a_passage_that_fits_as_well_makes_the_question_ambiguous() -> None:
@@ -77,7 +79,7 @@ def test_a_passage_that_fits_as_well_makes_the_question_ambiguous() -> None:
         ("Mutations in the BRAF gene cause Noonan disease.", False),
     ):
         other = Passage.make("Elsewhere", text, id="other")
-        found = Checks(counted()).after_search(made, GENE, [Hit(GENE, 1.0), Hit(other, 0.5)])
+        found = checks_of().after_search(made, [Hit(GENE, 1.0), Hit(other, 0.5)])
         assert (found == checks.FITS_ANOTHER) == dropped, text
 
 
@@ -85,41 +87,41 @@ def test_a_passage_that_fits_as_well_makes_the_question_ambiguous() -> None:
 
 
 def test_questions_are_chosen_once_and_an_answer_not_too_often() -> None:
-    some = [candidate(f"Which gene is behind trait {word}?", "HRAS") for word in ("alba", "brona", "corvid", "drusen")]
-    taken, counts = select(some, seed=0, per_answer=3)
+    some = [draft(f"Which gene is behind trait {word}?", "HRAS") for word in ("alba", "brona", "corvid", "drusen")]
+    taken, counts = select(some, seed=0, per_answer=3, analyser=ANALYSER)
     assert len(taken) == 3
     assert counts == Counter({TOO_OFTEN: 1})
-    again = candidate("which gene is behind the trait alba?", "HRAS")
-    taken, counts = select([*some, again], seed=0, per_answer=9)
+    again = draft("which gene is behind the trait alba?", "HRAS")
+    taken, counts = select([*some, again], seed=0, per_answer=9, analyser=ANALYSER)
     assert (len(taken), counts) == (4, Counter({REPEATED: 1}))
-    assert select([], seed=0, per_answer=1) == ([], Counter())
+    assert select([], seed=0, per_answer=1, analyser=ANALYSER) == ([], Counter())
 
 
 def test_one_question_with_two_answers_is_dropped_whole() -> None:
-    two = [candidate("Which gene clouds corneas?", "LCAT"), candidate("Which gene clouds the corneas?", "APOA1")]
-    taken, counts = select(two, seed=0, per_answer=9)
+    two = [draft("Which gene clouds corneas?", "LCAT"), draft("Which gene clouds the corneas?", "APOA1")]
+    taken, counts = select(two, seed=0, per_answer=9, analyser=ANALYSER)
     assert (taken, counts) == ([], Counter({CONFLICT: 2}))
     wider = [
-        candidate("Which tumor is it in infants?", "astrocytoma"),
-        candidate("Which tumor is it in infants?", "an astrocytoma"),
+        draft("Which tumor is it in infants?", "astrocytoma"),
+        draft("Which tumor is it in infants?", "an astrocytoma"),
     ]
-    assert len(select(wider, seed=0, per_answer=9)[0]) == 2
+    assert len(select(wider, seed=0, per_answer=9, analyser=ANALYSER)[0]) == 2
 
 
 def test_the_order_follows_the_seed_alone() -> None:
-    some = [candidate(f"Which gene is behind trait number{i} here?", f"G{i}") for i in range(20)]
-    first, _ = select(some, seed=1, per_answer=1)
-    assert select(some[::-1], seed=1, per_answer=1)[0] == first
-    assert select(some, seed=2, per_answer=1)[0] != first
-    limited, counts = select(some, seed=1, per_answer=1, limit=5)
+    some = [draft(f"Which gene is behind trait number{i} here?", f"G{i}") for i in range(20)]
+    first, _ = select(some, seed=1, per_answer=1, analyser=ANALYSER)
+    assert select(some[::-1], seed=1, per_answer=1, analyser=ANALYSER)[0] == first
+    assert select(some, seed=2, per_answer=1, analyser=ANALYSER)[0] != first
+    limited, counts = select(some, seed=1, per_answer=1, analyser=ANALYSER, limit=5)
     assert (limited, counts) == (first[:5], Counter({OVER_LIMIT: 15}))
 
 
 def test_rows_are_read_by_the_custom_benchmark(tmp_path: Path) -> None:
-    several = candidate("What is another name for œdema?", "swelling", "dropsy")
+    made = draft("What is another name for œdema?", "swelling")
     path = tmp_path / "made.jsonl"
-    path.write_text(json.dumps(question_row(several)))
+    path.write_text(json.dumps(question_row(made)))
     (opened,) = JsonlBenchmark(str(path)).questions()
-    assert (opened.text, opened.answer, opened.aliases) == (several.question, "swelling", ("dropsy",))
-    assert opened.gold_passage_ids == ("p",)
-    assert opened.meta == {"family": "gene", "source": "Primer", "title": "Title", "sentence": "A sentence."}
+    assert (opened.text, opened.answer) == (made.question, "swelling")
+    assert opened.gold_passage_ids == ("f1",)
+    assert opened.meta == {"source": "Primer", "title": "Costello syndrome", "sentence": "A sentence."}

@@ -1,6 +1,6 @@
 """The labels of a sample that was read by hand: docs/questions.md says the shares that they give.
 
-The facts come from MedQuAD and OpenStax Anatomy and Physiology, both CC BY 4.0; each line names its source.
+The passages come from MedQuAD and OpenStax Anatomy and Physiology, both CC BY 4.0.
 """
 
 from __future__ import annotations
@@ -11,22 +11,11 @@ from pathlib import Path
 from medagent.evaluation.statistics import Accuracy
 from tests.support import ROOT
 
-LABELS = Path(__file__).parent / "labels.jsonl"
 WRITTEN = Path(__file__).parent / "written_labels.jsonl"
-NAMES = {"rules": "rules", "Qwen2.5-Coder-0.5B": "qwen2.5-coder-0.5b", "Qwen2.5-Coder-1.5B": "qwen2.5-coder-1.5b"}
+NAMES = {"Qwen2.5-Coder-0.5B": "qwen2.5-coder-0.5b", "Qwen2.5-Coder-1.5B": "qwen2.5-coder-1.5b"}
 
 
-def test_the_page_says_what_the_labels_give() -> None:
-    rows = [json.loads(line) for line in LABELS.read_text(encoding="utf-8").splitlines()]
-    both = Accuracy.of(sum(row["well_formed"] and row["answered"] for row in rows), len(rows))
-    assert both.n == len({row["id"] for row in rows}) == 38
-    assert all(row["question"].endswith("?") and row["answer"] and row["source"] for row in rows)
-    page = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
-    wanted = f"{100 * both.accuracy:.0f} [{both.ci_low:.0%}, {both.ci_high:.0%}]"
-    assert f"| well-formed and answered, of 38 read one by one | {wanted} |" in page
-
-
-def test_the_page_says_how_often_a_writer_and_the_rules_are_right() -> None:
+def test_the_page_says_how_often_a_writer_is_right() -> None:
     """`good` was judged by reading before the checks were run, `dropped` is what they said."""
     rows = [json.loads(line) for line in WRITTEN.read_text(encoding="utf-8").splitlines()]
     page = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8")

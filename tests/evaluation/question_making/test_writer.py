@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from medagent.errors import PolicyError
-from medagent.evaluation.question_making import writer
-from medagent.evaluation.question_making.checks import GIVEN_AWAY, NOT_IN_PASSAGE, Candidate, Checks
-from medagent.evaluation.question_making.making import Found, find_candidates, uncontaminated
-from medagent.evaluation.question_making.rules import Draft
+from medagent.errors import InputError, PolicyError
+from medagent.evaluation.question_making import making, writer
+from medagent.evaluation.question_making.checks import GIVEN_AWAY, NOT_IN_PASSAGE, Draft
+from medagent.evaluation.question_making.making import REPEATED, Found, Making, find_questions, uncontaminated
 from medagent.evaluation.question_making.writer import Writer, answers, read_draft
 from medagent.evaluation.rubrics.judging import Asking, JudgeSettings
 from medagent.evaluation.rubrics.responder import Responder
 from medagent.retrieval.passages import Passage
 from medagent.types import Question
-from tests.evaluation.question_making.support import PASSAGES, Searched, candidate, counted
+from tests.evaluation.question_making.support import PASSAGES, Searched, checks_of, draft
 from tests.evaluation.support import scripted
 
 ASKED = "Mutations in which gene cause Costello syndrome?"
@@ -47,13 +46,13 @@ def said(read: str) -> str:
 def written(folder: Path, script: Callable[[str], str] = said, *, passages: list[Passage] = PASSAGES) -> Found:
     responder = Responder(scripted(lambda read, turn: script(read)), described={"name": "script"})
     made = Writer(responder, Asking(folder, JudgeSettings(concurrency=1), lambda stage, done, total: None))
-    return find_candidates(Searched(passages), made.drafts, Checks(counted()), top_k=5, last_check=made.reasons)
+    return find_questions(Searched(passages), made, checks_of(), passages, top_k=5)
 
 
 def test_a_question_is_kept_if_the_model_answers_it_with_the_passage_alone(tmp_path: Path) -> None:
     found = written(tmp_path)
-    (kept,) = found.candidates
-    assert (kept.question, kept.answers, kept.gold_ids) == (ASKED, ("HRAS",), ("f1",))
+    (kept,) = found.questions
+    assert (kept.question, kept.answer, kept.gold_ids) == (ASKED, "HRAS", ("f1",))
     assert kept.sentence == "Mutations in the HRAS gene cause Costello syndrome."
     assert found.drafts == len(PASSAGES)
     assert found.dropped == {
@@ -63,6 +62,24 @@ def test_a_question_is_kept_if_the_model_answers_it_with_the_passage_alone(tmp_p
         writer.NOT_ANSWERED: 1,
         writer.KNOWN: 1,
     }
+
+
+def test_the_same_question_is_searched_once_and_has_all_passages_with_its_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(making, "BATCH", 4)
+    copy = Passage.make("Copy", f"{PASSAGES[1].text} More of it follows here.", id="copy")
+    found = written(tmp_path, passages=[*PASSAGES, copy])
+    assert found.dropped[REPEATED] == 1
+    (kept,) = found.questions
+    assert kept.gold_ids == ("f1", "copy")
+
+
+def test_no_passages_give_no_questions_and_wrong_settings_are_refused(tmp_path: Path) -> None:
+    assert written(tmp_path, passages=[]) == Found()
+    for settings, message in (({"top_k": 0}, "--top_k 0"), ({"limit": -1}, "--limit -1")):
+        with pytest.raises(InputError, match=message):
+            Making(**settings)
 
 
 def test_an_interrupted_writer_is_not_asked_again(tmp_path: Path) -> None:
@@ -111,9 +128,9 @@ def test_a_passage_cannot_end_its_block(tmp_path: Path) -> None:
     ],
 )
 def test_replies_are_read_in_several_forms(reply: str) -> None:
-    draft = read_draft(reply.replace("is it", "is mutated"), PASSAGES[1])
-    assert isinstance(draft, Draft)
-    assert (draft.question, draft.answers) == ("Which gene is mutated?", ("HRAS",))
+    read = read_draft(reply.replace("is it", "is mutated"), PASSAGES[1])
+    assert isinstance(read, Draft)
+    assert (read.question, read.answer) == ("Which gene is mutated?", "HRAS")
 
 
 @pytest.mark.parametrize(
@@ -132,13 +149,13 @@ def test_why_a_reply_gives_no_draft(reply: str, reason: str) -> None:
 
 
 def test_an_answer_is_right_with_few_words_beside_it() -> None:
-    gene: Candidate = candidate(ASKED, "HRAS")
+    gene = draft(ASKED, "HRAS")
     assert answers("Answer: the HRAS gene.\nIt is mutated.", gene)
     for wrong in ("", "BRAF\nHRAS", "HRAS or BRAF", "not HRAS", "It could well be a gene known as HRAS"):
         assert not answers(wrong, gene), wrong
 
 
 def test_questions_of_a_test_set_are_left_out_however_often_they_are_repeated() -> None:
-    some = [candidate(ASKED, "HRAS"), candidate(ASKED.lower(), "KRAS"), candidate("Which gene clouds corneas?", "LCAT")]
+    some = [draft(ASKED, "HRAS"), draft(ASKED.lower(), "KRAS"), draft("Which gene clouds corneas?", "LCAT")]
     assert uncontaminated(some, [Question("t", ASKED, (), "HRAS")]) == some[2:]
     assert uncontaminated(some, []) == some

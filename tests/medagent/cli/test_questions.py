@@ -12,7 +12,8 @@ from medagent.evaluation.benchmarks import JsonlBenchmark
 from tests.evaluation.question_making.support import FACTS
 from tests.medagent.support import chat_server
 
-ASKED = "Which rare disorder affects many parts of the body and delays growth?"
+ASKED = "Mutations in which gene cause Costello syndrome?"
+WRITER = ["--writer", "http://localhost:9/v1", "--writer_model", "m"]  # where nothing listens
 
 
 @pytest.fixture(scope="module")
@@ -36,18 +37,11 @@ def ran(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) ->
     return found.err if status else found.out
 
 
-def test_open_questions(index: str, tmp_path: Path, capsys) -> None:
-    out = tmp_path / "questions.jsonl"
-    said = ran(capsys, "questions", "make", index, "--out", str(out))
-    questions = {question.text: question for question in JsonlBenchmark(str(out)).questions()}
-    assert questions[ASKED].answer == "Costello syndrome"
-    assert questions[ASKED].gold_passage_ids[0] == "f0"
-    assert questions[ASKED].meta["licence"] == "CC BY 4.0"
-    assert f"{len(questions)} questions (" in said
-    assert "kept. Dropped:" in said
-    first = out.read_bytes()
-    ran(capsys, "questions", "make", index, "--out", str(out))
-    assert out.read_bytes() == first
+def test_without_a_writer_the_command_says_which_to_give(index: str, tmp_path: Path, capsys) -> None:
+    said = ran(capsys, "questions", "make", index, "--out", str(tmp_path / "q.jsonl"), status=1)
+    assert "no --writer is given" in said
+    assert "--writer hf:" in said
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -59,41 +53,36 @@ def test_open_questions(index: str, tmp_path: Path, capsys) -> None:
 )
 def test_wrong_options_are_refused_before_any_work(index: str, tmp_path: Path, capsys, options, message: str) -> None:
     out = tmp_path / "questions.jsonl"
-    assert message in ran(capsys, "questions", "make", index, "--out", str(out), *options, status=1)
+    assert message in ran(capsys, "questions", "make", index, "--out", str(out), *WRITER, *options, status=1)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_wrong_places_are_refused(index: str, tmp_path: Path, capsys) -> None:
-    assert "is a folder" in ran(capsys, "questions", "make", index, "--out", str(tmp_path), status=1)
+    assert "is a folder" in ran(capsys, "questions", "make", index, "--out", str(tmp_path), *WRITER, status=1)
     nowhere = str(tmp_path / "no" / "q.jsonl")
-    assert "its folder does not exist" in ran(capsys, "questions", "make", index, "--out", nowhere, status=1)
+    assert "its folder does not exist" in ran(capsys, "questions", "make", index, "--out", nowhere, *WRITER, status=1)
     out = str(tmp_path / "q.jsonl")
-    assert "holds no index" in ran(capsys, "questions", "make", str(tmp_path), "--out", out, status=1)
-
-
-def test_an_index_without_facts_says_what_was_dropped(tmp_path: Path, capsys) -> None:
-    (tmp_path / "few.jsonl").write_text('{"id": "a", "title": "A", "text": "Nothing here is a fact."}\n')
-    index = str(tmp_path / "index")
-    assert main(["index", "build", str(tmp_path / "few.jsonl"), "--out", index]) == 0
-    out = tmp_path / "q.jsonl"
-    assert "no question is left" in ran(capsys, "questions", "make", index, "--out", str(out), status=1)
-    assert not out.exists()
+    assert "holds no index" in ran(capsys, "questions", "make", str(tmp_path), "--out", out, *WRITER, status=1)
 
 
 def test_a_model_at_an_endpoint_writes_questions_and_is_asked_once(index: str, tmp_path: Path, capsys) -> None:
-    out, asked = tmp_path / "q.jsonl", "Mutations in which gene cause Costello syndrome?"
-    written, settings = f"Question: {asked}\nAnswer: HRAS", ["--writer_model", "m", "--concurrency", "1"]
+    out, written, settings = (
+        tmp_path / "q.jsonl",
+        f"Question: {ASKED}\nAnswer: HRAS",
+        ["--writer_model", "m", "--concurrency", "1"],
+    )
     with chat_server(*[written] * 9, "HRAS", "BRAF") as server:
         arguments = ["questions", "make", index, "--out", str(out), "--writer", server.url, *settings]
         printed = ran(capsys, *arguments)
         (question,) = JsonlBenchmark(str(out)).questions()
-        assert (question.text, question.answer, question.gold_passage_ids) == (asked, "HRAS", ("f1",))
+        assert (question.text, question.answer, question.gold_passage_ids) == (ASKED, "HRAS", ("f1",))
+        assert question.meta["licence"] == "CC BY 4.0"
         assert "9 drafts, 1 kept. Dropped:\n        8  the passage does not hold the answer" in printed
         assert [each["max_tokens"] for each in server.asked] == [256] * 11
         first = out.read_bytes()
         ran(capsys, *arguments)
         assert (out.read_bytes(), len(server.asked)) == (first, 11)
-        (tmp_path / "test.jsonl").write_text(json.dumps({"question": asked, "answer": "HRAS"}))
+        (tmp_path / "test.jsonl").write_text(json.dumps({"question": ASKED, "answer": "HRAS"}))
         failed = [*arguments, "--test_sets", json.dumps([f"jsonl:{tmp_path / 'test.jsonl'}"])]
         assert main(failed) == 1
         found = capsys.readouterr()
@@ -111,4 +100,4 @@ def test_passages_are_drawn_and_a_refusing_endpoint_ends_the_command(index: str,
         server.status = 401
         assert "refused with status 401" in ran(capsys, *arguments, "--seed", "1", "--writer_tokens", "9", status=1)
     assert "needs the name of its model" in ran(capsys, *arguments[:-2], status=1)
-    assert "--passages -1" in ran(capsys, *arguments[:5], "--passages", "-1", status=1)
+    assert "--passages -1" in ran(capsys, *arguments, "--passages", "-1", status=1)
