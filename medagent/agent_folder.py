@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import Agent
 from medagent.agent_spec import AgentSpec, RetrieverSpec, read_spec, write_spec
+from medagent.any_model import AnyModelLinesProtocol
 from medagent.engines.base import Engine
 from medagent.engines.in_process import InProcessEngine
 from medagent.errors import ConfigError, InputError
@@ -150,6 +151,7 @@ def open_agent(
     retriever: Retriever | None = None,
     must_search: bool = True,
     engine: Engine | None = None,
+    lines: bool = False,
 ) -> Agent:
     """An agent by name. All but an exported one need an index to search.
 
@@ -166,14 +168,21 @@ def open_agent(
 
     The endpoint's key is read from the environment variable MEDAGENT_API_KEY. Without `must_search` an agent may lack
     an index, and a search is then an error. `tools` are classes, such as "my_task.Doses". A ready `retriever` replaces
-    `index` and `tools`. `engine` samples an exported agent's turns.
+    `index` and `tools`. `engine` samples an exported agent's turns. With `lines` a model or an endpoint answers by the
+    numbers of sentences.
 
     Raises:
         MedagentError: there is no such agent or model, or it lacks an index. The message names the remedy.
     """
     given, name = name, full_name(name)
     looked = f"agent {given}: " + ("" if name == given or is_gguf(given) else NO_FOLDER)
-    exported = not (name in (STARTER, NO_MODEL) or name.startswith(("http://", "https://", "hf:")))
+    untrained = name.startswith(("http://", "https://", "hf:"))
+    exported = not untrained and name not in (STARTER, NO_MODEL)
+    if lines and not untrained:
+        raise InputError(
+            f"agent {given}: found --prompting lines, wanted an untrained model (hf:MODEL) or an endpoint. Leave "
+            '--prompting out: a trained agent keeps its protocol, and "none" quotes sentences anyway.'
+        )
     if must_search and retriever is None and index is None and not exported:
         raise InputError(
             f"{looked}it has no index to search. Give one with --index. The packaged one is made by: medagent index "
@@ -187,6 +196,7 @@ def open_agent(
     if retriever is None:
         retriever = NoRetriever() if index is None else open_index(index)
         retriever = Toolbox(retriever, made) if made else retriever
+    protocol: type[AnyModelLinesProtocol | TagProtocol] = AnyModelLinesProtocol if lines else TagProtocol
     if name == NO_MODEL:
         return QuotingAgent.over(retriever)
     if name.startswith(("http://", "https://")):
@@ -194,7 +204,7 @@ def open_agent(
             raise InputError(f"endpoint {name}: needs the name of its model. Give it with --model.")
         key = os.environ.get("MEDAGENT_API_KEY", "")
         policy = RemotePolicy(name, model, api_key=key, parameters=dict(parameters))
-        return Agent(policy, retriever, TagProtocol(), REMOTE_LIMITS, trained=False)
+        return Agent(policy, retriever, protocol(), REMOTE_LIMITS, trained=False)
     if name.startswith("hf:"):
         device, base_model = fastest_device(), name.removeprefix("hf:")
         refuse_unmerged(base_model)
@@ -204,11 +214,9 @@ def open_agent(
             weights, tokenizer = load_causal_lm(base_model, dtype=precision.dtype, device=device)
         except ConfigError as error:
             raise ConfigError(f"{looked}{error}") from error
-        protocol = TagProtocol(chat=bool(tokenizer.chat_template))
         longest, limits = longest_text(weights.config), UNTRAINED_LIMITS
         if longest is not None:
             limits = replace(limits, max_total_tokens=min(limits.max_total_tokens, longest.tokens))
-        return Agent(
-            HFPolicy(weights, tokenizer, lockstep=lockstep, refill=True), retriever, protocol, limits, trained=False
-        )
+        policy = HFPolicy(weights, tokenizer, lockstep=lockstep, refill=True)
+        return Agent(policy, retriever, protocol(chat=bool(tokenizer.chat_template)), limits, trained=False)
     return load_agent(Path(model_path(STARTER)), retriever=retriever, lockstep=lockstep)

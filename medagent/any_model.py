@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import Agent, GivenSearch, Job
 from medagent.answer_forms import FORM_HINTS
+from medagent.lines import NumberedLines
 from medagent.plain_protocol import PlainProtocol
 from medagent.protocol import TAGS, Block, ParsedTurn, Piece, TagProtocol, encode
 from medagent.retrieval.passages import Passage
@@ -25,7 +26,14 @@ from medagent.types import Question
 
 ASKED = (
     "Answer the question from the passages above{naming}. Cite the passages that support the answer by their numbers,"
-    " like [1]. If they do not answer it, search again: call the function search, or write "
+    " like [1]."
+)
+CHOOSE = (
+    "Which of the numbered sentences above answer the question? Reply with nothing but the numbers of one to three of "
+    "them, like [4]."
+)
+ELSE_SEARCH = (
+    " If they do not answer it, search again: call the function search, or write "
     f"{TagProtocol.search.around('...')} with the words to search for.\n"
 )
 NAMING = " by the letter of one option in parentheses, like (B)", ", in a few of their own words"
@@ -86,16 +94,28 @@ class AnyModelProtocol(PlainProtocol):
 
     def closing(self, question: Question) -> str:
         """See `PlainProtocol.closing`."""
-        return ASKED.replace("{naming}", NAMING[0 if question.options else 1]) + FORM_HINTS[question.form]
+        asked = ASKED.replace("{naming}", NAMING[0 if question.options else 1])
+        return asked + ELSE_SEARCH + FORM_HINTS[question.form]
+
+
+@dataclass(frozen=True)
+class AnyModelLinesProtocol(NumberedLines, AnyModelProtocol):
+    """As `AnyModelProtocol`, with a number before each sentence and a reply that names some."""
+
+    def closing(self, question: Question) -> str:
+        """See `PlainProtocol.closing`."""
+        return CHOOSE + ELSE_SEARCH
 
 
 def for_any_model(agent: Agent, job: Job) -> tuple[Agent, Job]:
     """The agent and the job as people are answered. An agent that was trained, or has a protocol of its own, stays."""
     protocol = agent.protocol
-    if agent.trained or job.given or type(protocol) is not TagProtocol:
+    if type(protocol) is TagProtocol:
+        protocol = AnyModelProtocol(protocol.chat, protocol.date)
+    if agent.trained or job.given or not isinstance(protocol, AnyModelProtocol):
         return agent, job
     given = GivenSearch(job.question.text, only=False)
-    return replace(agent, protocol=AnyModelProtocol(protocol.chat, protocol.date)), replace(job, given=given)
+    return replace(agent, protocol=protocol), replace(job, given=given)
 
 
 def written_query(text: str) -> str:

@@ -13,14 +13,16 @@ from dataclasses import dataclass, replace
 from transformers import PreTrainedTokenizerBase
 
 from medagent.plain_protocol import PlainProtocol
-from medagent.protocol import TagProtocol, TurnProtocol
+from medagent.protocol import Piece, TagProtocol, TurnProtocol
 from medagent.retrieval.chunking import sentence_spans
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Question
 
 MOST_LINES = 3  # sentences of an answer; further ones are left out
 SHORTEST = 3  # words; what is shorter belongs to the sentence before it
-_NUMBER = re.compile(r"(?<![\w.,-])\d{1,3}(?![\w-]|[.,]\d)")  # no part of "1.5" or "5-10"
+_LIST = r"((?:\d{1,3}\b|(?:and|or|to)\b|[^\w.\[\]]|\.(?!\d))+)"  # numbers and what stands between them, but no "1.5"
+_LISTS = rf"\[{_LIST}\]", rf"(?i)(?<!-)\b(?:sentence|line|number|answer)s?:? {_LIST}", rf"(?i)^{_LIST}$"
+_RANGE = re.compile(r"(\d+)(?:(?: ?[-\u2013] ?| to )(\d+))?")
 
 _THINK, _SEARCH, _ANSWER = (
     block.around(said)
@@ -57,6 +59,18 @@ def numbered_lines(passages: Sequence[Passage]) -> list[Passage]:
     ]
 
 
+def named_numbers(said: str) -> list[int]:
+    """The numbers of sentences that a reply names. Other numbers, such as those of doses, are none.
+
+    >>> named_numbers("[2], as 500 mg"), named_numbers("Sentences 3 and 7-9."), named_numbers("500 mg")
+    ([2], [3, 7, 8, 9], [])
+    """
+    for form in _LISTS:
+        if found := _RANGE.findall(" ".join(re.findall(form, said))):
+            return [number for start, end in found for number in range(int(start), int(end or start) + 1)]
+    return []
+
+
 class NumberedLines(TurnProtocol):
     """Numbers sentences instead of passages, and writes an answer out from their numbers."""
 
@@ -82,7 +96,7 @@ class NumberedLines(TurnProtocol):
         The letter of an option follows if the sentences name this option alone.
         """
         lines = [(number, line) for number, each in enumerate(passages, start=1) for line in sentences_of(each)]
-        named = dict.fromkeys(int(found) for found in _NUMBER.findall(said))
+        named = dict.fromkeys(named_numbers(said))
         chosen = [lines[number - 1] for number in named if 1 <= number <= len(lines)][:MOST_LINES]
         if not chosen:
             return None
@@ -107,6 +121,10 @@ class LinesProtocol(NumberedLines, TagProtocol):
     """The packaged agents' tags, with a number after each sentence and an answer that names numbers."""
 
     instructions: str = INSTRUCTIONS
+
+    def prompt(self, question: Question) -> list[Piece]:
+        """See `TagProtocol.prompt`. Whatever the question's form, the answer is numbers."""
+        return super().prompt(replace(question, form="text"))
 
     def answering_only(self, *, given: bool) -> LinesProtocol:
         """See `TurnProtocol.answering_only`; without search results there are no lines to name."""

@@ -59,7 +59,13 @@ class _Asking:
 
     def __init__(self, options: QuestionOptions) -> None:
         self._options, self._where = options, Filter.parse(options.where)
-        self.agent: Agent = open_agent(options.agent, index=options.index, tools=options.tools or [])
+        self.agent: Agent = open_agent(
+            options.agent,
+            index=options.index,
+            model=options.model,
+            tools=options.tools or [],
+            lines=options.prompting == "lines",
+        )
         self._check = EvidenceCheck.over(
             self.agent.retriever,
             shown=options.evidence,

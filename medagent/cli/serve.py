@@ -153,7 +153,8 @@ def app_of(command: ServeCommand, engine: Engine) -> FastAPI:
             return new
 
         tasks.append(partial(watch, folder, opened, reopened, every_s=command.poll_interval_s))
-    agent = open_agent(command.agent, index=command.index, model=command.model, tools=tools, engine=engine)
+    lines = command.prompting == "lines"
+    agent = open_agent(command.agent, index=command.index, model=command.model, tools=tools, engine=engine, lines=lines)
     retriever = agent.retriever
     return make_app(
         agent,

@@ -26,6 +26,7 @@ from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.tools import replaced_words
 from medagent.types import Rollout, StopReason, Turn
 
+CHOSEN = "Sentences of the corpus, word for word. The model chose them."
 _NUMBER = re.compile(r"\s*\[(\d{1,3})\]")
 _WORD = re.compile(r"\w+")
 log = logging.getLogger("medagent.evidence")
@@ -149,9 +150,10 @@ async def answer_job(
 ) -> Answer:
     """Roll out one job and check its answer. `history` is what the asker said before; it may tell of an emergency."""
     agent, job = for_any_model(agent, job)
-    caption = agent.caption if isinstance(agent, QuotingAgent) else ""
     rollout = await agent.run(job, on_turn=on_turn, batcher=search)
-    return replace(await answered(rollout, check, search, history=history), caption=caption)
+    found = await answered(rollout, check, search, history=history)
+    chosen = CHOSEN if not found.withheld and rollout.turns[-1].quoted else ""
+    return replace(found, caption=agent.caption if isinstance(agent, QuotingAgent) else chosen)
 
 
 async def answered(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from transformers import AutoTokenizer
@@ -10,7 +11,7 @@ from transformers import AutoTokenizer
 from medagent.agent import Agent, GivenSearch, Job
 from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.rollout_files import readable, rollout_from
-from medagent.lines import LinesProtocol, PlainLinesProtocol, numbered_lines
+from medagent.lines import LinesProtocol, PlainLinesProtocol, named_numbers, numbered_lines
 from medagent.models.base_models import model_path
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import TurnProtocol
@@ -103,3 +104,32 @@ def test_a_list_earns_by_its_entries_and_by_its_sentences() -> None:
     for said, score in (("[2] [5]", 1.0), ("[2]", 2 / 3), ("[2] [1]", 2 / 4)):
         found = rolled_out(LinesProtocol(), "<search>gout</search>", f"<answer>{said}</answer>", question=both)
         assert RightLines(well_formed=0.0, abstained=0.0)(found).reward == pytest.approx(score)
+
+
+@pytest.mark.parametrize(
+    ("said", "numbers"),
+    [
+        ("3, 7", [3, 7]),
+        ("3,7", [3, 7]),
+        ("[3][7]", [3, 7]),
+        ("**[3; 7]**", [3, 7]),
+        ("- 3\n- 7", [3, 7]),
+        ("3. 7.", [3, 7]),
+        ("[3-5]", [3, 4, 5]),
+        ("Sentences 3 and 7 answer it.", [3, 7]),
+        ("Line numbers: 3 to 5", [3, 4, 5]),
+        ("The first-line drug is given at 2 g [7].", [7]),
+        ("Give 2 g, or 500 mg, first-line 3 times.", []),
+        ("None of the sentences answers it.", []),
+        ("[1000]", []),
+    ],
+)
+def test_numbers_of_sentences_are_read_in_every_form_that_models_write_and_doses_are_not(
+    said: str, numbers: list[int]
+) -> None:
+    assert named_numbers(said) == numbers
+
+
+def test_the_prompt_of_a_ranked_question_asks_for_numbers_alone() -> None:
+    ranked, plain = (LinesProtocol().prompt(replace(QUESTION, form=form)) for form in ("ranked", "text"))
+    assert ranked == plain

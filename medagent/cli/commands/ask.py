@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from medagent.errors import ConfigError
 from medagent.evidence import Shown
@@ -16,7 +16,10 @@ class AgentOptions:
 
     Args:
         agent: Folder of an exported agent, "starter" (the untrained base policy), a model as in evaluate ("org/name"
-            of the hub, or "hf:FOLDER"), or "none": sentences of the corpus, without a model.
+            of the hub, or "hf:FOLDER"), an endpoint's address, or "none": sentences of the corpus, without a model.
+        model: Name of the model at an endpoint.
+        prompting: "tags": by the agent's protocol; an untrained model answers in its own words. "lines": an untrained
+            model or an endpoint names numbered sentences of the corpus, and the program prints these.
         index: Index to search instead of the agent's own.
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
         evidence: The answers that are shown: those that a passage states, also partly stated ones, or all.
@@ -27,6 +30,8 @@ class AgentOptions:
     """
 
     agent: str = "runs/demo/agent"
+    model: str = ""
+    prompting: Literal["tags", "lines"] = "tags"
     index: str | None = None
     tools: list[str] | None = None
     evidence: Shown = "partly"
@@ -124,7 +129,6 @@ class ServeCommand(AgentOptions):
 
     corpus: str | None = None
     agent: str = ""
-    model: str = ""
     name: str = "medagent"
     host: str = "127.0.0.1"
     port: int = 8080
