@@ -196,9 +196,9 @@ def open_agent(
     if retriever is None:
         retriever = NoRetriever() if index is None else open_index(index)
         retriever = Toolbox(retriever, made) if made else retriever
-    protocol: type[AnyModelLinesProtocol | TagProtocol] = AnyModelLinesProtocol if lines else TagProtocol
     if name == NO_MODEL:
         return QuotingAgent.over(retriever)
+    protocol: type[AnyModelLinesProtocol | TagProtocol] = AnyModelLinesProtocol if lines else TagProtocol
     if name.startswith(("http://", "https://")):
         if not model:
             raise InputError(f"endpoint {name}: needs the name of its model. Give it with --model.")
@@ -217,6 +217,6 @@ def open_agent(
         longest, limits = longest_text(weights.config), UNTRAINED_LIMITS
         if longest is not None:
             limits = replace(limits, max_total_tokens=min(limits.max_total_tokens, longest.tokens))
-        policy = HFPolicy(weights, tokenizer, lockstep=lockstep, refill=True)
-        return Agent(policy, retriever, protocol(chat=bool(tokenizer.chat_template)), limits, trained=False)
+        local = HFPolicy(weights, tokenizer, lockstep=lockstep, refill=True)
+        return Agent(local, retriever, protocol(chat=bool(tokenizer.chat_template)), limits, trained=False)
     return load_agent(Path(model_path(STARTER)), retriever=retriever, lockstep=lockstep)
