@@ -26,15 +26,13 @@ def run_benchmark(
     *,
     temperature: float = 0.0,
     seed: int = 0,
-    force_search: bool = False,
 ) -> list[Rollout]:
-    """One rollout per question, in order. Temperature 0 is greedy. `force_search` makes every first turn a search."""
+    """One rollout per question, in order. Temperature 0 is greedy."""
     jobs = [
         Job(
             question,
             seed=rollout_seed(seed, iteration=-1, question_id=question.id, sample=0),
             temperature=temperature,
-            force_search=force_search,
         )
         for question in questions
     ]

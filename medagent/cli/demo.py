@@ -6,10 +6,11 @@ hours on two cores; each of its stages is kept in the folder, so the same comman
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,73 +26,154 @@ from medagent.agent_folder import load_agent
 from medagent.agent_spec import AgentSpec, protocol_from_json, write_spec
 from medagent.cli import demo_report
 from medagent.cli.demo_report import PERMUTED, SAMPLED
-from medagent.cli.demo_stages import CONFIGS, PRETRAINED_STAGES, STARTER_STAGES, DemoSettings, DemoStage, begin
+from medagent.config_files import packaged_configs
 from medagent.errors import ConfigError
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import summarize
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.predictions import PredictionLog
 from medagent.evaluation.reports.html import write_json
-from medagent.evaluation.run import Plan, run_benchmark, run_plan
+from medagent.evaluation.run import Plan, run_plan
 from medagent.evaluation.statistics import compare_paired
 from medagent.files import write_whole
 from medagent.models.base_models import STARTER, model_path
 from medagent.models.causal_lm import fastest_device
 from medagent.models.precision import AUTO, num_parameters, resolve_precision
 from medagent.protocol import NOT_ADVICE, TurnProtocol
-from medagent.retrieval.controls import UnrelatedRetriever
 from medagent.retrieval.search import HybridRetriever
 from medagent.run_folder import RunFolder
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
-from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import sft_command, train_command
+from medagent.training.run import RUN_PARTS, discard
 from medagent.types import Limits, Question, Rollout
 
+CONFIGS = packaged_configs()
 LOCK = ".demo"  # a folder, which stays
+LEAST_DEMONSTRATIONS = 8  # of an optimizer step
 # Larger bases than LARGE parameters learn from examples at LARGE_LR. The packaged rate is SmolLM2's.
 LARGE, LARGE_LR = 300_000_000, 3.0e-4
+# The files of a demonstration beside its training run.
+PARTS = (
+    *("demo.json", "done", "answers", "examples", "untrained", "report.json", "report.html"),
+    *("index", "index-train", "index-permuted"),
+)
+
+
+@dataclass(frozen=True)
+class DemoStage:
+    """A training in `folder`, or questions in some ways (`parts`) to the agent there, or to the "base" itself.
+
+    `column` names an agent's figures in the report.
+    """
+
+    name: str
+    folder: str
+    configs: tuple[str, ...] = ()
+    column: str = ""
+    parts: tuple[str, ...] = ()
+
+    @property
+    def examples(self) -> bool:
+        """Whether this training is supervised."""
+        return self.folder == "examples"
+
+
+CONTROLS = (Mode.SEARCH, SAMPLED, Mode.FORCED_SEARCH, Mode.UNRELATED)
+AFTER = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.UNRELATED, PERMUTED)
+STARTER_STAGES = (
+    DemoStage("before training", "base", column="before", parts=CONTROLS),
+    DemoStage("training with ST-PPO", ".", configs=("experiments/demo.yaml",)),
+    DemoStage("after training", "agent", column="after", parts=(*CONTROLS, PERMUTED)),
+)
+PRETRAINED_STAGES = (
+    DemoStage("the untrained model", "base", column="untrained", parts=(Mode.SEARCH, Mode.SINGLE_SHOT)),
+    DemoStage("learning from examples", "examples", configs=("sft/starter-smollm2.yaml",)),
+    DemoStage("after examples", "examples/agent", column="examples", parts=AFTER),
+    DemoStage("reinforcement learning", ".", configs=("experiments/starter-smollm2.yaml",)),
+    DemoStage("after reinforcement learning", "agent", column="trained", parts=AFTER),
+)
+
+
+@dataclass(frozen=True)
+class DemoSettings:
+    """The settings that decide a demonstration's numbers. A folder resumes only with the same settings.
+
+    `demonstrations` (questions that examples are written for) and `iterations` are None for those of the files.
+    """
+
+    base: str
+    seed: int
+    demonstrations: int | None
+    iterations: int | None
+    threads: int
+    questions_per_kind: int = 200
+
+    def __post_init__(self) -> None:
+        """Refuse now what would otherwise fail after the untrained model was measured."""
+        for name, value, least in (
+            ("seed", self.seed, 0),
+            ("demonstrations", self.demonstrations, LEAST_DEMONSTRATIONS),
+            ("iterations", self.iterations, 1),
+            ("threads", self.threads, 0),
+            ("questions_per_kind", self.questions_per_kind, 1),
+        ):
+            if value is not None and value < least:
+                raise ConfigError(f"--{name}: found {value}, wanted {least} or more.")
+
+
+def begin(out: Path, settings: DemoSettings, *, overwrite: bool) -> None:
+    """Note the settings of a new demonstration. Raises `ConfigError` where the folder holds one with others."""
+    path, wanted = out / "demo.json", asdict(settings)
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    if settings.base == STARTER:
+        if found and found["base"] != STARTER:
+            raise ConfigError(
+                f"demo folder {out}: holds the demo of a pretrained model, hours of work that this one would replace. "
+                "Give another --out."
+            )
+    elif found == wanted and not overwrite:
+        return
+    else:
+        others = [name for name in (*PARTS, *RUN_PARTS) if (out / name).exists()]
+        if others and not overwrite:
+            raise ConfigError(
+                f"demo folder {out}: holds another demonstration ({', '.join(sorted(others)[:3])}), wanted one with "
+                f"{wanted} or none. Give another --out, or --overwrite true to begin anew there."
+            )
+    discard(out, (*PARTS, *RUN_PARTS))
+    write_whole(path, json.dumps(wanted, indent=2) + "\n")
 
 
 def run_demo(out: Path, settings: DemoSettings, *, overwrite: bool = False) -> dict[str, Any]:
     """Run the demonstration in the folder `out`, or resume that of a pretrained model, and return the report."""
-    resumes = settings.base != STARTER
-    if not resumes and (out / "demo.json").exists():
-        raise ConfigError(
-            f"demo folder {out}: holds the demo of a pretrained model, hours of work that this one would replace. "
-            "Give another --out."
-        )
     RunFolder(out, "demo").claim()
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    if not resumes:
-        return _Demo(out, settings, STARTER_STAGES).run()
     with RunFolder(out / LOCK, "demo").sole_writer():  # the lock of `out` itself is that of the trainings
         begin(out, settings, overwrite=overwrite)
-        return _Demo(out, settings, PRETRAINED_STAGES).run()
+        return _Demo(out, settings).run()
 
 
 class _Demo:
-    def __init__(self, out: Path, settings: DemoSettings, stages: Sequence[DemoStage]) -> None:
-        self._out, self._settings, self._stages = out, settings, stages
-        self._resumes = settings.base != STARTER
-        self._console, self._started = Console(highlight=False), time.monotonic()
-        self._world = World.load()
+    def __init__(self, out: Path, settings: DemoSettings) -> None:
+        self._out, self._settings = out, settings
+        self._pretrained = settings.base != STARTER
+        self._stages = PRETRAINED_STAGES if self._pretrained else STARTER_STAGES
+        self._console, self._world = Console(highlight=False), World.load()
         self._questions = self._world.questions("test", limit_per_kind=settings.questions_per_kind)
         self._changed = self._world.counterfactual("test")
-        self._permuted_index = out / ("index-permuted" if self._resumes else "index-counterfactual")
-        self._asked: dict[tuple[str, str], list[Rollout]] = {}
-        self._train_s = 0.0
+        self._searched: dict[str, list[Rollout]] = {}  # by column, in mode search
 
     def run(self) -> dict[str, Any]:
         learner = "a small language model, taught on made-up names only,"
-        if self._resumes:
+        if self._pretrained:
             learner = f"{self._settings.base}, a pretrained language model,"
         self._console.print(
             f"[bold]medagent demo[/bold]: {learner} learns to search {len(self._world.passages()):,} passages of "
             f"medical teaching. {len(self._questions)} test questions are about conditions that no training sees."
         )
-        if self._resumes:
+        if self._pretrained:
             self._console.print("Interrupt it when you like: the same command resumes (without --overwrite).")
         self._build_indexes()
         columns: dict[str, dict[str, dict[str, Any]]] = {}
@@ -100,12 +182,14 @@ class _Demo:
                 self._learn(stage)
             else:
                 columns[stage.column] = self._measure(stage)
-        last = self._stages[-1].name
-        report = self._report(columns)
+        *_, before, rollouts = self._searched.values()
+        marks = [{each.question.id: grade(each).correct for each in asked} for asked in (before, rollouts)]
+        compared = asdict(compare_paired(*marks))
+        report = {**columns, "comparison": compared, "settings": asdict(self._settings), "notice": NOT_ADVICE}
         write_json(self._out / "report.json", report)
-        demo_report.print_table(self._console, columns, report)
-        chosen = demo_report.show_one(self._console, self._protocol, self._asked[last, Mode.SEARCH], self._retriever)
-        demo_report.write_page(self._out, self._settings.base, columns, report, chosen, self._asked[last, Mode.SEARCH])
+        said = demo_report.print_table(self._console, columns, compared, halved=self._pretrained)
+        chosen = demo_report.show_one(self._console, self._protocol, rollouts, self._retriever)
+        demo_report.write_page(self._out, self._settings.base, columns, said, chosen, rollouts)
         demo_report.finish_agent(self._out, self._questions)
         agent = self._out / "agent"
         self._console.print(
@@ -117,36 +201,11 @@ class _Demo:
         )
         return report
 
-    def _report(self, columns: demo_report.Columns) -> dict[str, Any]:
-        last = self._stages[-1].name
-        if self._resumes:
-            marks = [
-                {rollout.question.id: grade(rollout).correct for rollout in self._asked[name, Mode.SEARCH]}
-                for name in (self._stages[2].name, last)
-            ]
-            return {
-                **columns,
-                "trained_against_examples": asdict(compare_paired(*marks)),
-                "settings": asdict(self._settings),
-                "notice": NOT_ADVICE,
-            }
-        report = {name: demo_report.starter_row(parts) for name, parts in columns.items()}
-        report["after"]["counterfactual"]["follows_world"] = demo_report.follows_world(
-            self._asked[last, PERMUTED], self._world
-        )
-        return {
-            **report,
-            "train_seconds": round(self._train_s, 1),
-            "total_seconds": round(time.monotonic() - self._started, 1),
-            "seed": self._settings.seed,
-            "iterations": len(read_metrics(self._out)),
-            "threads": torch.get_num_threads(),
-        }
-
     def _questions_of(self, part: str) -> list[Question]:
         """All test questions; with a pretrained model half of them in a control."""
-        halved = self._resumes and part != Mode.SEARCH
-        limit = max(1, self._settings.questions_per_kind // 2) if halved else self._settings.questions_per_kind
+        limit = self._settings.questions_per_kind
+        if self._pretrained and part != Mode.SEARCH:
+            limit = max(1, limit // 2)
         world, lures = (self._changed, self._world) if part == PERMUTED else (self._world, None)
         return world.questions("test", limit_per_kind=limit, lures=lures)
 
@@ -158,8 +217,7 @@ class _Demo:
     def _task(self) -> dict[str, Any]:
         found = yaml.safe_load((CONFIGS / self._stages[-2].configs[0]).read_text(encoding="utf-8"))
         task: dict[str, Any] = found["data"]["agent"]
-        if self._resumes:
-            task["protocol"]["init_args"]["chat"] = self._chats
+        task["protocol"]["init_args"]["chat"] = self._chats
         return task
 
     @cached_property
@@ -175,14 +233,14 @@ class _Demo:
 
     def _build_indexes(self) -> None:
         corpora = {
-            self._out / "index-train": self._world.passages(("train", "validation")),
-            self._out / "index": self._world.passages(),
-            self._permuted_index: self._changed.passages(),
+            "index-train": self._world.passages(("train", "validation")),
+            "index": self._world.passages(),
+            "index-permuted": self._changed.passages(),
         }
-        for folder, passages in corpora.items():
-            if not self._done(f"{folder.name} built"):
-                build_starter_index(folder, passages, overwrite=True)
-                self._note_done(f"{folder.name} built")
+        for name, passages in corpora.items():
+            if not self._done(f"{name} built"):
+                build_starter_index(self._out / name, passages, overwrite=True)
+                self._note_done(f"{name} built")
 
     def _learn(self, stage: DemoStage) -> None:
         if self._done(stage.name):
@@ -192,7 +250,7 @@ class _Demo:
         files = [argument for name in stage.configs for argument in ("--config", str(CONFIGS / name))]
         arguments = [*files, *(f"--{name}={value}" for name, value in self._overrides(stage).items())]
         (sft_command if stage.examples else train_command)(arguments)
-        self._train_s = time.monotonic() - started
+        self._console.print(f"   {stage.name}: {time.monotonic() - started:.0f} s")
         self._note_done(stage.name)
 
     def _overrides(self, stage: DemoStage) -> Mapping[str, object]:
@@ -203,11 +261,8 @@ class _Demo:
             "data.seed": settings.seed,
             "seed_everything": settings.seed,
             "threads": settings.threads,
+            "data.agent.protocol.init_args.chat": str(self._chats).lower(),
         }
-        if self._resumes:
-            found["data.agent.protocol.init_args.chat"] = str(self._chats).lower()
-        else:
-            found["overwrite"] = "true"
         if stage.examples:
             if num_parameters(settings.base) > LARGE:
                 found["model.policy_lr"] = LARGE_LR
@@ -226,9 +281,7 @@ class _Demo:
     def _agent(self, stage: DemoStage) -> Agent:
         """The agent of a stage, over the whole corpus; a base has the prompt and limits of the trained agent."""
         folder, base = self._out / stage.folder, self._settings.base
-        if stage.folder == "base" and not self._resumes:
-            folder = Path(model_path(STARTER))
-        elif stage.folder == "base":
+        if stage.folder == "base":
             folder = self._out / "untrained"
             folder.mkdir(exist_ok=True)
             dtype = resolve_precision(AUTO, base, device=fastest_device()).dtype
@@ -244,36 +297,25 @@ class _Demo:
             for part in left:
                 self._ask(agent, stage.name, part)
                 self._note_done(f"{stage.name}, {part}")
-        if self._resumes:
-            for part in stage.parts:
-                log = PredictionLog(self._answers(stage.name, part) / "predictions.jsonl").read()
-                rollouts = sorted((found.rollout for found in log), key=lambda rollout: rollout.question.id)
-                self._asked[stage.name, part] = rollouts
-        row = {part: demo_report.flat_summary(summarize(self._asked[stage.name, part])) for part in stage.parts}
+        asked = {part: self._answered(stage.name, part) for part in stage.parts}
+        self._searched[stage.column] = asked[Mode.SEARCH]
+        row = {part: demo_report.flat_summary(summarize(rollouts)) for part, rollouts in asked.items()}
         demo_report.print_row(self._console, stage.name, row[Mode.SEARCH])
         return row
 
     def _ask(self, agent: Agent, name: str, part: str) -> None:
         """Ask all questions in one way, from the beginning: in bfloat16 those asked together may matter."""
-        questions, seed = self._questions_of(part), self._settings.seed
         if part == PERMUTED:
-            agent = replace(agent, retriever=HybridRetriever(str(self._permuted_index)))
-        if not self._resumes:
-            if part == Mode.UNRELATED:
-                agent = replace(agent, retriever=UnrelatedRetriever(self._retriever.passages, seed=seed))
-            self._asked[name, part] = run_benchmark(
-                agent, questions, temperature=float(part == SAMPLED), seed=seed, force_search=part == Mode.FORCED_SEARCH
-            )
-            return
-        folder = self._answers(name, part)
+            agent = replace(agent, retriever=HybridRetriever(str(self._out / "index-permuted")))
+        mode = Mode.SEARCH if part in (PERMUTED, SAMPLED) else Mode(part)
+        questions, folder = self._questions_of(part), self._answers(name, part)
         shutil.rmtree(folder, ignore_errors=True)
-        mode = Mode.SEARCH if part == PERMUTED else Mode(part)
         with Progress(console=self._console) as bars:
             bar = bars.add_task(part.replace("_", " "), total=len(questions))
             run_plan(
                 agent,
                 questions,
-                Plan(modes=(mode,), seed=seed),
+                Plan(modes=(mode,), temperature=float(part == SAMPLED), seed=self._settings.seed),
                 folder,
                 identity={"agent": name, "mode": part, **asdict(self._settings)},
                 corpus=self._retriever.passages,
@@ -283,11 +325,14 @@ class _Demo:
     def _answers(self, name: str, part: str) -> Path:
         return self._out / "answers" / name.replace(" ", "-") / part
 
+    def _answered(self, name: str, part: str) -> list[Rollout]:
+        log = PredictionLog(self._answers(name, part) / "predictions.jsonl").read()
+        return sorted((found.rollout for found in log), key=lambda rollout: rollout.question.id)
+
     def _done(self, name: str) -> bool:
-        return self._resumes and (self._out / "done" / name.replace(" ", "-")).exists()
+        return (self._out / "done" / name.replace(" ", "-")).exists()
 
     def _note_done(self, name: str) -> None:
-        if self._resumes:
-            folder = self._out / "done"
-            folder.mkdir(exist_ok=True)
-            write_whole(folder / name.replace(" ", "-"), "")
+        folder = self._out / "done"
+        folder.mkdir(exist_ok=True)
+        write_whole(folder / name.replace(" ", "-"), "")

@@ -22,7 +22,6 @@ from medagent.evidence.answers import checked
 from medagent.evidence.check import EvidenceCheck
 from medagent.protocol import TurnProtocol
 from medagent.retrieval.retriever import Retriever
-from medagent.starter.world import World
 from medagent.training.callbacks.collapse_monitor import describe_alarms
 from medagent.training.callbacks.export import read_metrics
 from medagent.types import Question, Rollout
@@ -68,35 +67,6 @@ def flat_summary(summary: Summary) -> dict[str, Any]:
     return row
 
 
-def starter_row(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The figures of the starter in one row, as its report.json has them."""
-    row = {
-        **parts[SEARCH],
-        "sampled_accuracy": parts[SAMPLED]["accuracy"],
-        "sampled_by_type": parts[SAMPLED]["by_type"],
-        "forced_search_accuracy": parts[FORCED]["accuracy"],
-        "no_search_accuracy": parts[UNRELATED]["accuracy"],
-        "no_search_unparsed": parts[UNRELATED]["unparsed"],
-    }
-    if found := parts.get(PERMUTED):
-        row["counterfactual"] = {
-            "follows_corpus": found["accuracy"],
-            **{name: found[name] for name in ("ci_low", "ci_high", "n")},
-        }
-    return row
-
-
-def follows_world(rollouts: Sequence[Rollout], world: World) -> float:
-    """The share of answers over permuted facts that give the world's own fact."""
-    truths = {condition.name: condition.facts for condition in world.conditions}
-    count = 0
-    for rollout in rollouts:
-        question, letter = rollout.question, grade(rollout).letter
-        truth = truths[question.meta["condition"]][question.meta["relation"]]
-        count += letter is not None and question.options[question.letters.index(letter)] == truth
-    return count / len(rollouts)
-
-
 def print_row(console: Console, name: str, row: Mapping[str, Any]) -> None:
     """The figures of an agent, in a line."""
     kinds = ", ".join(f"{kind.replace('_', '-')} {share:.0%}" for kind, share in row["by_type"].items())
@@ -128,24 +98,25 @@ def headings(columns: Columns) -> list[str]:
     return [{"examples": "after examples", "trained": "after RL"}.get(name, name) for name in columns]
 
 
-def comparison(report: Mapping[str, Any]) -> str:
-    """RL against examples alone, in a sentence; empty where there were no examples."""
-    if (found := report.get("trained_against_examples")) is None:
-        return ""
+def comparison(columns: Columns, found: Mapping[str, Any]) -> str:
+    """The last agent against the one before it, in a sentence."""
+    before, last = headings(columns)[-2:]
     return (
-        f"RL over examples alone: {found['difference']:+.1%} [{found['ci_low']:+.1%}, {found['ci_high']:+.1%}], "
+        f"Accuracy {last} less {before}: {found['difference']:+.1%} [{found['ci_low']:+.1%}, {found['ci_high']:+.1%}], "
         f"McNemar p = {found['p_mcnemar']:.2g}, n = {found['n']}."
     )
 
 
-def print_table(console: Console, columns: Columns, report: Mapping[str, Any]) -> None:
-    """The table and the comparison."""
-    halved = "; half of them in a control" if comparison(report) else ""
-    table = RichTable(f"test questions, conditions never trained on{halved}", *headings(columns))
+def print_table(console: Console, columns: Columns, compared: Mapping[str, Any], *, halved: bool) -> str:
+    """Print the table and the comparison, which is returned. `halved`: controls asked half of the questions."""
+    also = "; half of them in a control" if halved else ""
+    table = RichTable(f"test questions, conditions never trained on{also}", *headings(columns))
     for row in table_rows(columns):
         table.add_row(*(cell.replace("[", "\\[") for cell in row))
     console.print(table)
-    console.print(comparison(report).replace("[", "\\["))
+    said = comparison(columns, compared)
+    console.print(said.replace("[", "\\["))
+    return said
 
 
 def show_one(console: Console, protocol: TurnProtocol, rollouts: Sequence[Rollout], retriever: Retriever) -> Rollout:
@@ -162,7 +133,7 @@ def show_one(console: Console, protocol: TurnProtocol, rollouts: Sequence[Rollou
 
 
 def write_page(
-    out: Path, base: str, columns: Columns, report: Mapping[str, Any], chosen: Rollout, rollouts: Sequence[Rollout]
+    out: Path, base: str, columns: Columns, compared: str, chosen: Rollout, rollouts: Sequence[Rollout]
 ) -> None:
     """The report as a page: the table, the curves of the trainings, and some answers."""
     metrics = read_metrics(out)
@@ -179,7 +150,7 @@ def write_page(
         out / "report.html",
         title="medagent demo" if base == "starter" else f"medagent demo: {base}",
         summary=f"{base} learnt to search a medical corpus. Test questions are about conditions that no training "
-        f"saw. {comparison(report)} {describe_alarms(out)}",
+        f"saw. {compared} {describe_alarms(out)}",
         tables=[Table("Before and after training", ("", *headings(columns)), table_rows(columns))],
         charts=charts,
         rollouts={"One question": [chosen], "Answered rightly": right, "Answered wrongly": wrong},

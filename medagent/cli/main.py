@@ -53,8 +53,7 @@ def demo(
         questions_per_kind: Test questions of one hop, and as many of two. Fewer take less time and widen the intervals.
         overwrite: Begin the demo of a pretrained model anew.
     """
-    from medagent.cli.demo import run_demo
-    from medagent.cli.demo_stages import DemoSettings
+    from medagent.cli.demo import DemoSettings, run_demo
     from medagent.models.base_models import STARTER, stored_name
     from medagent.models.causal_lm import refuse_unmerged
     from medagent.training.memory.estimate import ModelShape

@@ -22,8 +22,7 @@ import yaml
 from medagent.agent import Job
 from medagent.agent_folder import load_agent
 from medagent.agent_spec import read_spec
-from medagent.cli.demo import run_demo
-from medagent.cli.demo_stages import DemoSettings
+from medagent.cli.demo import DemoSettings, run_demo
 from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError
 from medagent.evaluation.rollout_files import readable

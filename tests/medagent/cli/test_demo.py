@@ -18,9 +18,8 @@ from gguf import GGMLQuantizationType
 
 from medagent.agent_spec import read_spec
 from medagent.cli import demo
-from medagent.cli.demo import run_demo
+from medagent.cli.demo import CONFIGS, PRETRAINED_STAGES, DemoSettings, begin, run_demo
 from medagent.cli.demo_report import comparison, table_rows
-from medagent.cli.demo_stages import CONFIGS, PRETRAINED_STAGES, DemoSettings, begin
 from medagent.cli.main import main
 from medagent.errors import ConfigError
 from medagent.evaluation.predictions import PredictionLog
@@ -56,9 +55,8 @@ RUN = """
 import sys
 from pathlib import Path
 from medagent.cli import demo
-from medagent.cli.demo_stages import DemoSettings
 demo.CONFIGS = Path(sys.argv[1])
-settings = DemoSettings(sys.argv[2], 0, demonstrations=8, iterations=None, threads=1, questions_per_kind=2)
+settings = demo.DemoSettings(sys.argv[2], 0, demonstrations=8, iterations=None, threads=1, questions_per_kind=2)
 demo.run_demo(Path(sys.argv[3]), settings, overwrite=False)
 """
 
@@ -190,7 +188,7 @@ def test_a_base_without_a_chat_template_is_asked_in_plain_text(tiny_base, tmp_pa
     shutil.copytree(tiny_base, plain)
     (plain / "chat_template.jinja").unlink()
     for base, chats in ((tiny_base, True), (str(plain), False)):
-        made = demo._Demo(tmp_path, settings_for(base), PRETRAINED_STAGES)
+        made = demo._Demo(tmp_path, settings_for(base))
         assert made._protocol.chat is chats
         for stage in (stage for stage in PRETRAINED_STAGES if stage.configs):
             assert made._overrides(stage)["data.agent.protocol.init_args.chat"] == str(chats).lower()
@@ -198,7 +196,7 @@ def test_a_base_without_a_chat_template_is_asked_in_plain_text(tiny_base, tmp_pa
 
 def test_a_large_base_learns_from_examples_at_a_lower_rate(tiny_base, tmp_path, monkeypatch) -> None:
     learning, reinforcing = (stage for stage in PRETRAINED_STAGES if stage.configs)
-    made = demo._Demo(tmp_path, settings_for(tiny_base), PRETRAINED_STAGES)
+    made = demo._Demo(tmp_path, settings_for(tiny_base))
     assert "model.policy_lr" not in made._overrides(learning)
     monkeypatch.setattr(demo, "num_parameters", lambda base: 494_000_000)
     assert made._overrides(learning)["model.policy_lr"] == 3e-4
@@ -219,8 +217,8 @@ def test_the_table_shows_what_was_measured_and_leaves_the_rest_empty() -> None:
         "untrained": {"search": row, "single_shot": row},
         "examples": trained,
         "trained": trained,
-        "trained_against_examples": {"difference": 0.1, "ci_low": 0.05, "ci_high": 0.15, "p_mcnemar": 0.001, "n": 400},
     }
+    compared = {"difference": 0.1, "ci_low": 0.05, "ci_high": 0.15, "p_mcnemar": 0.001, "n": 400}
     columns = {name: report[name] for name in ("untrained", "examples", "trained")}
     rows = {name: cells for name, *cells in table_rows(columns)}
     assert rows["accuracy, greedy [95% interval]"][2] == "50.0% [25.0%, 75.0%]"
@@ -230,7 +228,8 @@ def test_the_table_shows_what_was_measured_and_leaves_the_rest_empty() -> None:
     assert rows["searches per question"] == ["1.50"] * 3
     assert rows["unparsed or missing answers"] == ["3"] * 3
     assert "accuracy, sampled" not in rows
-    assert comparison(report) == "RL over examples alone: +10.0% [+5.0%, +15.0%], McNemar p = 0.001, n = 400."
+    said = "Accuracy after RL less after examples: +10.0% [+5.0%, +15.0%], McNemar p = 0.001, n = 400."
+    assert comparison(columns, compared) == said
 
 
 @pytest.mark.slow
@@ -238,14 +237,14 @@ def test_the_demo_of_the_starter_from_end_to_end(tmp_path: Path, capsys) -> None
     run_demo(tmp_path, DemoSettings("starter", 3, None, iterations=1, threads=0, questions_per_kind=10))
     report = json.loads((tmp_path / "report.json").read_text())
     for part in ("before", "after"):
-        row = report[part]
+        row = report[part]["search"]
         assert 0 <= row["ci_low"] <= row["accuracy"] <= row["ci_high"] <= 1
         assert row["n"] == 20
         assert set(row["by_type"]) == {"one_hop", "two_hop"}
-        assert {"no_search_accuracy", "unparsed", "sampled_accuracy", "forced_search_accuracy"} <= set(row)
-    assert report["seed"] == 3
-    assert report["train_seconds"] > 0
-    assert 0 <= report["after"]["counterfactual"]["follows_corpus"] <= 1
+        assert {"search", "sampled", "forced_search", "unrelated"} <= set(report[part])
+    assert report["settings"]["seed"] == 3
+    assert 0 <= report["after"]["permuted"]["accuracy"] <= 1
+    assert report["comparison"]["n"] == 20
     out = capsys.readouterr().out
     for text in ("Before training", "After training", "One question aloud", "not medical advice", "Next:"):
         assert text in out
