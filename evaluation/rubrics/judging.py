@@ -14,10 +14,10 @@ from medagent.agent import rollout_seed
 from medagent.errors import ConfigError, InputError
 from medagent.evaluation.answer_folder import JsonLog, begin
 from medagent.evaluation.grading.reasoning_text import without_reasoning
-from medagent.evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, pair_prompt, read_choice, read_met
+from medagent.evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, read_met
 from medagent.evaluation.rubrics.responder import Responder
-from medagent.evaluation.rubrics.rows import Case, Choice, Labelled, Message, Pair, read_rubric_rows
-from medagent.evaluation.rubrics.scores import Agreement, Preference, agreement, preference, rubric_scores
+from medagent.evaluation.rubrics.rows import Case, Labelled, Message, read_rubric_rows
+from medagent.evaluation.rubrics.scores import Agreement, agreement, rubric_scores
 from medagent.evaluation.statistics import Estimate
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder
@@ -54,7 +54,6 @@ class RubricReport:
 
     scores: dict[str, Estimate] = field(default_factory=dict)
     agreement: Agreement | None = None
-    preference: Preference | None = None
     verdicts: int
     unread: int
     left_out: int
@@ -87,7 +86,7 @@ def judge_file(
 ) -> RubricReport:
     """Judge the first `limit` rows of a file, and write report.json to `folder`.
 
-    `judge` opens who judges. `agent` opens who replies to cases; labels and pairs need none. A folder that was begun
+    `judge` opens who judges. `agent` opens who replies to cases; labels need none. A folder that was begun
     with other rows, responders or settings is refused.
 
     Raises:
@@ -118,10 +117,8 @@ def judge_file(
         ask = Asking(folder, settings, on_progress)
         if replying is not None:
             report = _judge_cases(rows, ask, judging, replying)
-        elif isinstance(rows[0], Labelled):
-            report = _judge_labelled(rows, ask, judging)
         else:
-            report = _judge_pairs(rows, ask, judging)
+            report = _judge_labelled(rows, ask, judging)
         write_whole(folder / "report.json", json.dumps({**identity, **asdict(report)}, indent=2) + "\n")
         return report
 
@@ -141,7 +138,7 @@ class Asking:
         said = {name: without_reasoning(log.replies[name]) for name, _ in asked}
         return {name: "" if cut_off else text.strip() for name, (text, cut_off) in said.items()}
 
-    def verdicts(self, judge: Responder, asked: Sequence[Asked], read: Callable[[str, str], V | None]) -> dict[str, V]:
+    def verdicts(self, judge: Responder, asked: Sequence[Asked], read: Callable[[str], V | None]) -> dict[str, V]:
         """The verdicts that can be read, by name. Each other one is asked for again, under the name of its try."""
         log, found = ReplyLog(self.folder / "verdicts.jsonl"), dict[str, V]()
         for number in range(self.settings.tries):
@@ -150,7 +147,7 @@ class Asking:
             warmer = max(self.settings.temperature, AGAIN_TEMPERATURE) if number else self.settings.temperature
             again = [(names[name], messages) for name, messages in asked if name in names]
             self._ask(log, judge, again, what, self.settings.verdict_tokens, warmer)
-            verdicts = {name: read(name, log.replies[tried]) for name, tried in names.items()}
+            verdicts = {name: read(log.replies[tried]) for name, tried in names.items()}
             found |= {name: verdict for name, verdict in verdicts.items() if verdict is not None}
         return found
 
@@ -190,7 +187,7 @@ def _judge_cases(cases: Sequence[Case], ask: Asking, judge: Responder, responder
         for case in cases
         for number, criterion in enumerate(case.criteria)
     ]
-    read = ask.verdicts(judge, asked, lambda _, reply: read_met(reply))
+    read = ask.verdicts(judge, asked, read_met)
     met: dict[str, Sequence[bool]] = {
         case.id: [read[name] for number in range(len(case.criteria)) if (name := f"{case.id}/{number}") in read]
         for case in cases
@@ -207,29 +204,8 @@ def _judge_cases(cases: Sequence[Case], ask: Asking, judge: Responder, responder
 
 def _judge_labelled(rows: Sequence[Labelled], ask: Asking, judge: Responder) -> RubricReport:
     asked = [(row.id, criterion_prompt(row.messages, row.reply, row.criterion)) for row in rows]
-    met = ask.verdicts(judge, asked, lambda _, reply: read_met(reply))
+    met = ask.verdicts(judge, asked, read_met)
     read = [row for row in rows if row.id in met]
     left_out = len(rows) - len(read)
     agreed = agreement(read, met) if read else None
     return RubricReport(agreement=agreed, verdicts=len(asked), unread=left_out, left_out=left_out)
-
-
-def _judge_pairs(pairs: Sequence[Pair], ask: Asking, judge: Responder) -> RubricReport:
-    def read(name: str, reply: str) -> Choice | None:
-        return read_choice(reply, swapped=name.endswith("/swapped"))
-
-    orders = {"straight": False, "swapped": True}
-    asked = [
-        (f"{pair.id}/{order}", pair_prompt(pair, swapped=swapped))
-        for pair in pairs
-        for order, swapped in orders.items()
-    ]
-    choices: dict[str, Choice] = ask.verdicts(judge, asked, read)
-    judged = [pair for pair in pairs if all(f"{pair.id}/{order}" in choices for order in orders)]
-    both = {pair.id: (choices[f"{pair.id}/straight"], choices[f"{pair.id}/swapped"]) for pair in judged}
-    return RubricReport(
-        preference=preference(judged, both) if judged else None,
-        verdicts=len(asked),
-        unread=len(asked) - len(choices),
-        left_out=len(pairs) - len(judged),
-    )

@@ -1,7 +1,6 @@
-"""The material of a judge: HealthBench's cases, physicians' labels on its criteria, and pairs of answers.
+"""The material of a judge: HealthBench's cases, and physicians' labels on its criteria.
 
-Sources: HealthBench and its meta-evaluation (arXiv 2505.08775); HealthBench Professional (arXiv 2604.27470); pairs as
-in Real-POCQi (arXiv 2606.28960), where physicians say on five points which of two answers is better.
+Sources: HealthBench and its meta-evaluation (arXiv 2505.08775); HealthBench Professional (arXiv 2604.27470).
 """
 
 from __future__ import annotations
@@ -10,20 +9,14 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks.rows import Row, read_rows, text_field
 
 Message = dict[str, str]
-Choice = Literal["a", "b", "tie"]
 PROFESSIONAL_TAGS = ("use_case", "type", "difficulty", "specialty")  # fields that group the cases
 ROLES = ("system", "developer", "user", "assistant")
-CHOICES: dict[str, Choice] = {
-    **dict.fromkeys(("strongly_a", "slightly_a", "a"), "a"),
-    "tie": "tie",
-    **dict.fromkeys(("slightly_b", "strongly_b", "b"), "b"),
-}
 
 
 @dataclass(frozen=True)
@@ -60,36 +53,25 @@ class Labelled:
     labels: tuple[bool, ...]
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Two answers to a question, and what each of several people chose; none where the file has no choices."""
-
-    id: str
-    question: str
-    answers: tuple[str, str]
-    choices: tuple[Choice, ...] = ()
-
-
 def read_rubric_rows(path: Path) -> list[Any]:
-    """The rows of JSON lines as `Case`, `Labelled` or `Pair`; what they are shows in their fields.
+    """The rows of JSON lines as `Case` or `Labelled`; what they are shows in their fields.
 
     `rubrics` beside `prompt`: cases, as `rubric_items` beside `conversation` in HealthBench Professional. `rubric`,
-    `completion` and `binary_labels`: labels. `answer_a` and `answer_b` beside `question`: pairs, with `choice` or
-    a list `choices` of "strongly_a" to "strongly_b", or "a", "tie", "b".
+    `completion` and `binary_labels`: labels.
 
     Raises:
         InputError: with file and line.
     """
     rows = list(read_rows(path, kind="jsonl", notes=Counter()))
     if not rows:
-        raise InputError(f"{path}: holds no row, wanted JSON lines with rubrics, binary_labels or answer_a.")
+        raise InputError(f"{path}: holds no row, wanted JSON lines with rubrics or binary_labels.")
     first = rows[0].data
-    kinds = {"rubrics": _case, "rubric_items": _case, "binary_labels": _labelled, "answer_a": _pair}
+    kinds = {"rubrics": _case, "rubric_items": _case, "binary_labels": _labelled}
     read = next((read for name, read in kinds.items() if name in first), None)
     if read is None:
         raise InputError(
             f"{rows[0].where}: found the fields {sorted(first)}, wanted 'rubrics' or 'rubric_items' (cases), "
-            "'binary_labels' (labels) or 'answer_a' (pairs)."
+            "or 'binary_labels' (labels)."
         )
     found: list[Any] = [read(row, number) for number, row in enumerate(rows)]
     repeated = [name for name, count in Counter(row.id for row in found).items() if count > 1]
@@ -135,16 +117,6 @@ def _labelled(row: Row, number: int) -> Labelled:
         raise InputError(f"{row.where}: found rubric {given!r}, wanted the text of one criterion.")
     name = f"{text_field(row, 'completion_id', 'prompt_id', 'id')}/{number}"  # a completion has several criteria
     return Labelled(name, _messages(row), text_field(row, "completion"), criterion, tuple(map(bool, labels)))
-
-
-def _pair(row: Row, number: int) -> Pair:
-    given = row.data.get("choices", row.data.get("choice")) or []  # null: nobody chose
-    choices = [given] if isinstance(given, str) else given
-    if not isinstance(choices, list) or not all(isinstance(each, str) and each in CHOICES for each in choices):
-        raise InputError(f"{row.where}: found choices {given!r}, wanted some of {', '.join(CHOICES)}.")
-    name = str(row.data.get("id") or number)
-    answers = text_field(row, "answer_a"), text_field(row, "answer_b")
-    return Pair(name, text_field(row, "question"), answers, tuple(CHOICES[choice] for choice in choices))
 
 
 def _messages(row: Row) -> tuple[Message, ...]:

@@ -1,4 +1,4 @@
-"""HealthBench's scores, and how far a judge agrees with people and with itself. Pure functions."""
+"""HealthBench's scores, and how far a judge agrees with people. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from medagent.evaluation.rubrics.rows import Case, Choice, Criterion, Labelled, Pair
-from medagent.evaluation.statistics import Accuracy, Estimate
+from medagent.evaluation.rubrics.rows import Case, Criterion, Labelled
+from medagent.evaluation.statistics import Estimate
 
 
 def score(criteria: Sequence[Criterion], met: Sequence[bool]) -> float | None:
@@ -85,50 +85,3 @@ def _f1(pairs: Sequence[tuple[bool, bool]], *, of: bool) -> float:
     both = sum(said == label == of for said, label in pairs)
     named = sum(said == of for said, _ in pairs) + sum(label == of for _, label in pairs)
     return 2 * both / named if named else 0.0
-
-
-@dataclass(frozen=True)
-class Preference:
-    """A judge on pairs, each shown in both orders.
-
-    `consistent` is the share of pairs on which both orders give the same answer the better one. `first` is the share of
-    a pair's decisions, ties aside, for the answer shown first; one half is no bias. `longer` is the share
-    of consistent choices for the longer answer, and `people_longer` that of people. `agreed` compares the verdict of
-    both orders (a tie where they differ) with each person's.
-    """
-
-    consistent: Accuracy
-    first: Estimate | None
-    longer: Accuracy
-    people_longer: Estimate | None
-    agreed: Estimate | None
-
-
-def preference(pairs: Sequence[Pair], chosen: Mapping[str, tuple[Choice, Choice]]) -> Preference:
-    """Counts over pairs. `chosen` has the choice as the file orders the answers, and as they were shown swapped.
-
-    Both name the file's answers: "b" of the second is the answer that was shown first then.
-    """
-    both = {pair.id: chosen[pair.id] for pair in pairs}
-    settled: dict[str, Choice] = {
-        name: straight if straight == swapped else "tie" for name, (straight, swapped) in both.items()
-    }
-    first = [
-        [choice == shown for choice, shown in ((straight, "a"), (swapped, "b")) if choice != "tie"]
-        for straight, swapped in both.values()
-    ]
-    longer = [found for pair in pairs if (found := _longer(pair, settled[pair.id])) is not None]
-    people = [[found for choice in pair.choices if (found := _longer(pair, choice)) is not None] for pair in pairs]
-    return Preference(
-        consistent=Accuracy.of(sum(straight == swapped for straight, swapped in both.values()), len(both)),
-        first=_by_row(first),
-        longer=Accuracy.of(sum(longer), len(longer)),
-        people_longer=_by_row(people),
-        agreed=_by_row([[settled[pair.id] == choice for choice in pair.choices] for pair in pairs]),
-    )
-
-
-def _longer(pair: Pair, choice: Choice) -> bool | None:
-    """Whether the choice is the longer answer; None for a tie, or where both are equally long."""
-    lengths = [len(answer.split()) for answer in pair.answers]
-    return None if choice == "tie" or lengths[0] == lengths[1] else (choice == "a") == (lengths[0] > lengths[1])

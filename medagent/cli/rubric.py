@@ -14,7 +14,7 @@ from medagent.cli.evaluate import shown_table
 from medagent.evaluation.reports.html import Table
 from medagent.evaluation.rubrics.judge import PROMPTS_SHA256
 from medagent.evaluation.rubrics.judging import RubricReport
-from medagent.evaluation.statistics import Accuracy, Estimate
+from medagent.evaluation.statistics import Estimate
 
 NO_VERDICT = (
     "A model judged these texts by written criteria. That is no medical verdict, and says nothing of the safety of "
@@ -66,25 +66,11 @@ def tables(report: RubricReport) -> list[Table]:
             ("two people agree", _counted(report.agreement.people)),
         ]
         found.append(Table("Agreement with people", ("", ""), rows))
-    if report.preference:
-        each = report.preference
-        rows = [
-            ("both orders give the same choice", _counted(each.consistent)),
-            ("choices for the answer shown first (no bias: 50%)", _counted(each.first)),
-            ("choices for the longer answer", _counted(each.longer)),
-        ]
-        if each.agreed is not None:
-            rows += [
-                ("people's choices for the longer answer", _counted(each.people_longer)),
-                ("judge and a person agree (of three: better, worse, tie)", _counted(each.agreed)),
-            ]
-        found.append(Table("Pairs, each shown in both orders", ("", ""), rows))
     return found
 
 
-def _counted(share: Accuracy | Estimate | None) -> str:
+def _counted(share: Estimate | None) -> str:
     """A share with its interval, and over how many rows."""
     if share is None:
         return "-"
-    value = share.accuracy if isinstance(share, Accuracy) else share.value
-    return f"{value:.1%} [{100 * share.ci_low:.1f}, {100 * share.ci_high:.1f}], {share.n}"
+    return f"{share.value:.1%} [{100 * share.ci_low:.1f}, {100 * share.ci_high:.1f}], {share.n}"

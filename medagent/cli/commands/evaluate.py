@@ -206,13 +206,11 @@ def rubric(
 ) -> None:
     """Have another model judge free text by written criteria. After an interruption the same command goes on.
 
-    It scores replies as HealthBench does. On labelled replies it measures how far the judge agrees with people. It
-    shows pairs in both orders, and measures how often the judge prefers the first and the longer answer.
+    It scores replies as HealthBench does. On labelled replies it measures how far the judge agrees with people.
 
     Args:
         path: JSON lines: HealthBench's cases ("prompt", "rubrics"; in HealthBench Professional "conversation",
-            "rubric_items"), its labels ("completion", "rubric", "binary_labels"), or pairs ("question", "answer_a",
-            "answer_b", and "choice" where people chose).
+            "rubric_items"), or its labels ("completion", "rubric", "binary_labels").
         judge: The model that judges: "hf:MODEL" or the address of an OpenAI-compatible endpoint.
         judge_model: Name of its model, for an endpoint.
         judge_parameters: What the judge's endpoint is sent with every request.

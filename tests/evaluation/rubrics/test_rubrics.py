@@ -1,4 +1,4 @@
-"""HealthBench's schema from end to end with a scripted judge, labels, pairs in both orders, and what is refused."""
+"""HealthBench's schema from end to end with a scripted judge, labels, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from medagent.errors import ConfigError, InputError
-from medagent.evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, read_choice, read_met
+from medagent.evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, read_met
 from medagent.evaluation.rubrics.judging import JudgeSettings, RubricReport, judge_file
 from medagent.evaluation.rubrics.responder import Responder, template_pieces
-from medagent.evaluation.rubrics.rows import Criterion, Labelled, Pair, read_rubric_rows
-from medagent.evaluation.rubrics.scores import agreement, preference, score
+from medagent.evaluation.rubrics.rows import Criterion, Labelled, read_rubric_rows
+from medagent.evaluation.rubrics.scores import agreement, score
 from medagent.protocol import encode
 from tests.evaluation.support import scripted
 from tests.medagent.support import byte_level
@@ -198,39 +198,6 @@ def test_agreement_with_people_by_hand(tmp_path: Path) -> None:
     assert (one.agreed.value, one.people) == (1.0, None)
 
 
-PAIRS = [
-    {"id": "1", "question": "?", "answer_a": "short", "answer_b": "a longer answer", "choice": "slightly_a"},
-    {"id": "2", "question": "?", "answer_a": "good and long", "answer_b": "bad", "choices": ["strongly_a", "tie"]},
-]
-
-
-def test_biases_of_a_judge_show(tmp_path: Path) -> None:
-    for rule, consistent, first, longer in (
-        ("first", 0.0, 1.0, 0.0),
-        ("longer", 1.0, 0.5, 1.0),
-        ("tie", 1.0, None, 0.0),
-    ):
-
-        def biased(read: str, rule: str = rule) -> str:
-            shown = [re.findall(rf"<{name}>\n(.*?)\n</{name}>", read, re.DOTALL)[-1] for name in ("first", "second")]
-            named = ("first" if len(shown[0]) > len(shown[1]) else "second") if rule == "longer" else rule
-            return json.dumps({"explanation": "so", "better": named})
-
-        found = run(written(tmp_path / "pairs.jsonl", PAIRS), tmp_path / rule, said=biased).preference
-        assert (found.consistent.accuracy, found.longer.accuracy) == (consistent, longer)
-        assert (found.first and found.first.value) == first
-        assert found.agreed.value == pytest.approx((0 + 1 / 2) / 2)
-        assert (found.people_longer.value, found.people_longer.n) == (0.5, 2)
-
-
-def test_choices_name_the_answers_of_the_file() -> None:
-    assert read_choice('{"better": "first"}', swapped=False) == "a"
-    assert read_choice('{"better": "second"}', swapped=True) == "a"
-    assert read_choice("better: tie", swapped=True) == "tie"
-    pairs = [Pair("1", "?", ("x", "y y"), ("b",))]
-    assert preference(pairs, {"1": ("a", "b")}).consistent.accuracy == 0.0
-
-
 def test_verdicts_are_read() -> None:
     for reply, met in (
         ('```json\n{"explanation": "It {does}.", "criteria_met": true}\n```', True),
@@ -251,7 +218,6 @@ def test_verdicts_are_read() -> None:
 def test_bad_rows_are_refused_with_file_and_line(tmp_path: Path) -> None:
     case = {"prompt_id": "p", "prompt": "x", "rubrics": [{"criterion": "c", "points": 1}]}
     labelled = {"prompt_id": "p", "prompt": "x", "completion": "y", "rubric": "z", "binary_labels": [1]}
-    pair = {"question": "q", "answer_a": "a", "answer_b": "b"}
     for row, said in (
         ({"prompt": "x"}, "wanted 'rubrics'"),
         ({**case, "rubrics": []}, "wanted a list of criteria"),
@@ -264,9 +230,6 @@ def test_bad_rows_are_refused_with_file_and_line(tmp_path: Path) -> None:
         ({**case, "prompt": [{"role": "assistant", "content": "x"}]}, "the last is the user's"),
         ({**labelled, "binary_labels": []}, "true and false"),
         ({**labelled, "binary_labels": [5]}, "true and false"),
-        ({**pair, "choice": "left"}, "wanted some of strongly_a"),
-        ({**pair, "choices": [["a"]]}, "wanted some of strongly_a"),
-        ({"question": "q", "answer_a": "a"}, "answer_b"),
     ):
         with pytest.raises(InputError, match=rf"rows\.jsonl, line 1.*{said}"):
             read_rubric_rows(written(tmp_path / "rows.jsonl", [row]))

@@ -25,7 +25,7 @@ CASE = {
     ],
     "example_tags": [],
 }
-PAIR = {"id": "1", "question": "?", "answer_a": "long answer", "answer_b": "brief", "choice": "a"}
+LABELLED = {"prompt_id": "p", "prompt": "?", "completion": "Rest.", "rubric": "Is brief", "binary_labels": [1]}
 
 
 def written(path: Path, *rows: dict[str, Any]) -> str:
@@ -51,21 +51,12 @@ def test_endpoints_reply_and_judge(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (report["judge"]["model"], report["agent"]["model"]) == ("judge", "replier")
 
 
-def test_pairs_show_a_judge_that_prefers_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path / "pairs.jsonl", PAIR)
-    with chat_server('{"better": "first"}') as server:
-        main(["rubric", path, server.url, "--judge_model", "j", "--out", str(tmp_path / "out")])
-    said = capsys.readouterr().out
-    assert "choices for the answer shown first (no bias: 50%)" in said
-    assert "100.0% [100.0, 100.0], 1" in said  # one pair, shown twice
-
-
 def test_a_small_model_judges_in_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, model = written(tmp_path / "pairs.jsonl", PAIR), f"hf:{model_path(STARTER)}"
+    path, model = written(tmp_path / "labels.jsonl", LABELLED), f"hf:{model_path(STARTER)}"
     main(["rubric", path, model, "--verdict_tokens", "16", "--out", str(tmp_path / "out")])
-    assert "2 verdicts, 2 of them unreadable, for which 1 rows are left out" in capsys.readouterr().out
+    assert "1 verdicts, 1 of them unreadable, for which 1 rows are left out" in capsys.readouterr().out
     kept = (tmp_path / "out" / "verdicts.jsonl").read_text().splitlines()
-    assert len(kept) == 6  # each asked for three times
+    assert len(kept) == 3  # each asked for three times
 
 
 def test_cases_without_an_agent_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
