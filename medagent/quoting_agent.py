@@ -41,7 +41,8 @@ class QuotingAgent(Agent):
             hits = await self._search(job, query, batcher, first=not turns) if ready is None else ready
             turns.append(Turn((), (), "", query, hits=tuple(hit for hit in hits if hit.passage.id not in known)))
         passages = [hit.passage for turn in turns for hit in turn.hits]
-        answer = answer_from(best_quotes(question.text, passages), passages) or FOUND_NOTHING
+        quotes = best_quotes(question.text, passages)
+        answer = answer_from(quotes, passages) if quotes and quotes[0].sure else FOUND_NOTHING
         turns.append(Turn((), (), "", answer=answer, quoted=True))
         if on_turn:
             for turn in turns:

@@ -9,13 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rapidfuzz import process
+from rapidfuzz.distance import OSA
+
 from medagent.evidence.drugs_and_doses import named_in
 from medagent.evidence.reading import Asked, words_of
 from medagent.evidence.relations import AskedRelation
-from medagent.evidence.sentences import SUPPOSED, denies
+from medagent.evidence.sentences import denies
 from medagent.evidence.subject import match_subject, word_lists
 from medagent.evidence.synonyms import SynonymTable
-from medagent.evidence.words import FRAME, QuestionKind, asked_for, folded, form, forms, what_is_asked, without_kinds
+from medagent.evidence.words import FRAME, asked_for, folded, form, forms, what_is_asked
 from medagent.retrieval.chunking import sentence_spans, split_sentences
 from medagent.retrieval.passages import Passage
 from medagent.types import Question
@@ -31,21 +34,35 @@ _ELSEWHERE = re.compile(  # sentences that send a reader to other pages
     r"search (?:for|results)|the table)\b",
     re.IGNORECASE,
 )
-_OF_A_NAME = re.compile(r"\b(?:of|in|for|with|against)\s+(?:an?\s+|the\s+)?$", re.IGNORECASE)
-_DISEASE = re.compile(r"\W*(?:disease|syndrome|disorder)\b", re.IGNORECASE)
+_OF_A_NAME = re.compile(r"\b(?:of|for|with|against)\s+(?:the\s+)?$", re.IGNORECASE)
+_AT_A_PLACE = re.compile(r"\b(?:in|from|to|after)\s+$", re.IGNORECASE)
+_DISEASE = re.compile(r"\W*(?:disease|syndrome|disorder|[a-z]+(?:emia|itis|osis|oma|opathy))\b", re.IGNORECASE)
+_ALSO = re.compile(r"\balso\b", re.IGNORECASE)
+_COUNTED = re.compile(
+    r"\b(?:how (?:long|often|many|much|fast|soon|old|common)|percent\w*|odds|chances?|when|incidence|prevalence|dos\w+|"
+    r"until what age)\b"
+)
+_COUNT = re.compile(r"\d|\b(?:one|two|three|four|six|once|twice|half)\b")
 _FRAME_FORMS = frozenset(map(form, FRAME))
+_SORTS = frozenset(map(form, ("disease", "syndrome", "disorder", "condition")))
+LEAST = 0.5  # the score from which a sentence is near the question
+SHORT = 3  # letters of words that may be abbreviations
+LONG = 45  # words from which a sentence is long
+NAMED = 0.99  # share of a title from which a question names it
 
 
 @dataclass(frozen=True)
 class Quote:
     """Whole sentences of a passage: `span` is their start and end in its text, in characters.
 
-    `scope` names what they are about where that is narrower than what was asked; else it is empty.
+    `scope` names what they are about where that is narrower than what was asked; else it is empty. They are `sure`
+    where they are on the asked subject and tell the kind of thing that is asked for. Others are only near it.
     """
 
     passage: Passage
     span: tuple[int, int]
     scope: str = ""
+    sure: bool = True
 
     @property
     def text(self) -> str:
@@ -54,26 +71,28 @@ class Quote:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {"passage": self.passage.to_json(), "sentence": list(self.span), "scope": self.scope}
+        return {"passage": self.passage.to_json(), "sentence": list(self.span), "scope": self.scope, "sure": self.sure}
 
 
 def best_quotes(
     question: str, passages: Sequence[Passage], *, limit: int = 3, synonyms: SynonymTable | None = None
 ) -> tuple[Quote, ...]:
-    """The sentences of passages that tell what is asked, best first; none where no passage is on the subject."""
+    """The sentences of passages nearest to what is asked, best first; none where no passage is near.
+
+    Where the first is `sure`, the others are too.
+    """
     table = synonyms or SynonymTable.load()
-    question = table.plain(question)
-    if _unheard_of(question, [table.plain_passage(passage) for passage in passages]):
+    plain = [table.plain_passage(passage) for passage in passages]
+    asked = _Asked(respelt(table.plain(question), plain), plain)
+    if asked.unheard_of:
         return ()
-    found = {quote.text: quote for passage in passages for quote in _about(question, passage, table)}
-    kinds, quotes = asked_for(question), list(found.values())
-    weights, asked = _weights(quotes), Asked.of(Question("", question))
-    scored = [
-        (score + 2 * asked.share_in(forms(table.plain(quote.passage.title))), quote)
-        for quote in quotes
-        if (score := _score(question, kinds, quote, weights)) > 0
-    ]
-    return tuple(quote for _, quote in sorted(scored, key=lambda each: -each[0])[:limit])
+    best: dict[str, tuple[float, Quote]] = {}
+    for rank, passage in enumerate(passages):
+        for score, quote in asked.scored(passage, table, rank):
+            if score > best.get(quote.text, (LEAST, quote))[0]:
+                best[quote.text] = score, quote
+    ranked = [quote for _, quote in sorted(best.values(), key=lambda each: -each[0])]
+    return tuple(quote for quote in ranked if quote.sure or not ranked[0].sure)[:limit]
 
 
 def queries_of(question: str, synonyms: SynonymTable | None = None) -> tuple[str, ...]:
@@ -88,15 +107,6 @@ def answer_from(quotes: Sequence[Quote], shown: Sequence[Passage]) -> str:
     return " ".join(
         f"{sentence} [{shown.index(quote.passage) + 1}]" for quote in quotes for sentence in split_sentences(quote.text)
     )
-
-
-def _about(question: str, passage: Passage, synonyms: SynonymTable) -> Iterator[Quote]:
-    """The statements of a passage that are about the question's subject, or about a narrower one."""
-    named = _titled(question, synonyms.plain_passage(passage))
-    for start, end in _statements(passage.text):
-        match = match_subject(question, passage, passage.text[start:end], synonyms)
-        if match.kind != "other" or named:
-            yield Quote(passage, (start, end), "" if match.kind == "other" else match.name)
 
 
 def _statements(text: str) -> Iterator[tuple[int, int]]:
@@ -120,62 +130,97 @@ def _statements(text: str) -> Iterator[tuple[int, int]]:
         yield spans[at - 1][0] if whole else start + (item.end() if item else 0), spans[last - 1][1]
 
 
-def _titled(question: str, passage: Passage) -> bool:
-    """Whether the question names a passage's title ("Graves'. What do we start?"), and no word beside it narrows it."""
-    asked = folded(question)
-    rest = without_kinds(asked)
-    for part in re.split(r"[:;|()\[\]]", passage.title):
-        words = [word for word in re.findall(r"[\w-]+", folded(part)) if form(word) not in _FRAME_FORMS]
-        found = words and re.search(r"\b" + r"\W+".join(map(re.escape, words)) + r"s?\b", asked)
-        if found:
-            beside = re.findall(r"(\w{3,})[ -]$", rest[: found.start()])
-            beside += re.findall(r"^(?:'s?)?[ -](\w{3,})", rest[found.end() :])
-            return forms(" ".join(beside)) - _idle() <= words_of(passage)
-    return False
-
-
-def _unheard_of(question: str, passages: Sequence[Passage]) -> bool:
-    """Whether the question has a name that no passage has: what is said of its other words is no answer."""
+def respelt(question: str, passages: Sequence[Passage]) -> str:
+    """The question with the words that no passage has as the word of a title that is spelt nearly so."""
     known = frozenset[str]().union(*map(words_of, passages))
-    asked = Asked.of(Question("", question))
-    for word in (asked.subject[each] for each in asked.missing_from(known | _idle())):
-        before, _, after = question.partition(word)
-        if _OF_A_NAME.search(before) or _DISEASE.match(after) or (word[0].isupper() and before.strip()):
-            return True
-    return False
+    titles = sorted({word for passage in passages for word in re.findall(r"\w{4,}", folded(passage.title))})
+
+    def near(found: re.Match[str]) -> str:
+        word = folded(found[0])
+        if form(word) in known or form(word) in _idle():
+            return found[0]
+        best = process.extractOne(word, titles, scorer=OSA.distance, score_cutoff=(len(word) + 1) // 4)
+        return best[0] if best else found[0]
+
+    return re.sub(r"\w{4,}", near, question)
+
+
+class _Asked:
+    """What a question asks for, and how much each of its words tells among the passages found."""
+
+    def __init__(self, question: str, passages: Sequence[Passage]) -> None:
+        self.question = question
+        self.relation = AskedRelation.asked_by(question)
+        self.counted = bool(_COUNTED.search(folded(question)))
+        counts = Counter(each for passage in passages for each in words_of(passage))
+        total = len(passages)
+        self._weight = {each: math.log(1 + (total - n + 0.5) / (n + 0.5)) for each, n in counts.items()}
+        self.titled = {passage.title for passage in passages if self.share_of_title(passage.title) > NAMED}
+        beside = re.sub("|".join(re.escape(title) for title in self.titled) or "$^", " ", question, flags=re.IGNORECASE)
+        self.kinds = asked_for(beside) or asked_for(question)
+        asking = forms(" ".join(found[0] for kind in self.kinds for found in kind.asked.finditer(folded(question))))
+        self.words = forms(question) - _FRAME_FORMS - asking
+        self.total = sum(map(self.weight, self.words & frozenset(counts))) or 1.0
+        self.unheard_of = self._names_none_of(frozenset(counts))
+
+    def weight(self, word: str) -> float:
+        """The inverse of how many passages have a word, as in BM25; a word that none has counts as the rarest."""
+        return self._weight.get(word, max(self._weight.values(), default=1.0))
+
+    def share(self, words: frozenset[str]) -> float:
+        """How much of the question these words are."""
+        return sum(map(self.weight, self.words & words)) / self.total
+
+    def share_of_title(self, title: str) -> float:
+        """How much of a title the question has; a title may be asked for by its initials."""
+        names = forms(title) - _FRAME_FORMS - _SORTS
+        initials = "".join(word[0] for word in re.findall(r"\w+", title) if form(folded(word)) in forms(title))
+        if len(initials) > 1 and re.search(rf"\b{initials.upper()}\b", self.question):
+            return 1.0
+        return sum(map(self.weight, names & forms(self.question))) / (sum(map(self.weight, names)) or 1.0)
+
+    def _names_none_of(self, known: frozenset[str]) -> bool:
+        """Whether the question has a name that no passage has: what is said of its other words is no answer."""
+        asked = Asked.of(Question("", self.question))
+        for word in (asked.subject[each] for each in asked.missing_from(known | _idle())):
+            before, _, after = self.question.partition(word)
+            named = word[0].isupper() and word[1:].islower() and before.strip() and not _AT_A_PLACE.search(before)
+            if len(word) > SHORT and (named or _OF_A_NAME.search(before) or _DISEASE.match(after)):
+                return True
+        return False
+
+    def scored(self, passage: Passage, synonyms: SynonymTable, rank: int) -> Iterator[tuple[float, Quote]]:
+        """The statements of a passage, each with how near it is to what is asked."""
+        plain = synonyms.plain_passage(passage)
+        heading, title = forms(plain.heading), self.share_of_title(plain.title)
+        rest = _without(plain.heading, forms(plain.title))
+        headed = any(kind.asked.search(rest) for kind in self.kinds)
+        spans = list(_statements(passage.text))
+        read = [forms(synonyms.plain(passage.text[start:end])) for start, end in spans]
+        for at, span in enumerate(spans):
+            text = passage.text[slice(*span)]
+            said = _without(text, forms(plain.title))
+            if self.relation and not (re.search(self.relation.verbs, said) and _is_of(self.relation.sort, text)):
+                continue
+            match = match_subject(self.question, passage, text, synonyms)
+            told = [kind for kind in self.kinds if kind.said.search(said)]
+            here, beside = self.share(read[at]), frozenset[str]().union(*read[max(0, at - 2) : at + 3])
+            on_kind = bool(told or headed or (here and not self.kinds))
+            sure = on_kind and (match.kind != "other" or title > NAMED)
+            sure = sure and not any(kind.needed and kind not in told for kind in self.kinds)
+            score = here + 0.9 * self.share(heading - read[at]) + 0.3 * self.share(beside - heading - read[at])
+            score += 0.5 * title + 0.15 / (1 + rank) + 0.2 * (match.kind == "same")
+            score += 0.25 * len(told) / (len(self.kinds) or 1) - 0.4 * (bool(self.kinds) and not told and not headed)
+            score += 0.15 * any(kind.asked.search(said) for kind in self.kinds)
+            score += 0.5 * (self.counted and bool(_COUNT.search(said))) - 0.2 * min(1.0, len(read[at]) / LONG)
+            score -= 0.1 * (denies(what_is_asked(self.question)) != denies(text))
+            score -= 0.1 * bool(_ALSO.search(text))  # it adds to what was said before
+            yield score, Quote(passage, span, match.name, sure)
 
 
 def _idle() -> frozenset[str]:
     """The forms of words that name no subject."""
     return frozenset[str]().union(*word_lists().values())
-
-
-def _weights(quotes: Sequence[Quote]) -> dict[str, float]:
-    """How much each word tells quotes apart: the inverse of how many have it, as in BM25."""
-    counts = Counter(each for quote in quotes for each in forms(quote.text))
-    return {each: math.log(1 + len(quotes) / (count + 1)) for each, count in counts.items()}
-
-
-def _score(question: str, kinds: Sequence[QuestionKind], quote: Quote, weights: dict[str, float]) -> float:
-    """How well a quote answers; 0 where it tells nothing of what is asked."""
-    named = forms(quote.passage.title)
-    said = _without(quote.text, named)
-    heading = _without(quote.passage.heading, named)
-    wanted = forms(question) - _FRAME_FORMS - named
-    shared = sum(weights.get(each, 0.0) for each in wanted & forms(quote.text))
-    overlap = shared / (sum(weights.get(each, max(weights.values(), default=1.0)) for each in wanted) or 1)
-    relation = AskedRelation.asked_by(question)
-    if relation and not (re.search(relation.verbs, said) and _is_of(relation.sort, quote.text)):
-        return 0.0
-    told = [kind for kind in kinds if kind.said.search(said)]
-    headed = any(kind.asked.search(heading) for kind in kinds)
-    if any(kind.needed and kind not in told for kind in kinds) or not (told or headed or (overlap and not kinds)):
-        return 0.0
-    plainly = any(kind.asked.search(said) for kind in kinds)
-    score = 1 + 2 * len(told) / (len(kinds) or 1) + plainly + headed + 2 * overlap + (not quote.scope)
-    score += 0.5 * bool(named & forms(quote.text))
-    score -= denies(what_is_asked(question)) != denies(quote.text)
-    return score - 0.5 * bool(SUPPOSED.search(quote.text))
 
 
 def _is_of(sort: str, text: str) -> bool:

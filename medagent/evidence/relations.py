@@ -12,21 +12,23 @@ from medagent.evidence.drugs_and_doses import named_in
 from medagent.evidence.words import folded, forms
 
 _VERBS = {
-    "causes": r"caus\w*|trigger\w*|induc\w*|provok\w*|precipitat\w*|leads? to|results? in|brings? on|responsible for",
-    "worsens": r"worsen\w*|aggravat\w*|exacerbat\w*",
-    "prevents": r"prevent\w*|protect\w*|prophyla\w*|reduc\w* the risk",
-    "excludes": r"contraindicat\w*|avoid\w*|(?:(?:must|should|do) not|never)(?: be)?(?: (?:use|give|take)[dn]?)?",
+    "causes": r"caus\w*|trigger\w*|induc\w*|provok\w*|precipitat\w*|leads? to|results? in|brings? on|"
+    r"sets? off|culprits?|to blame|responsible for",
+    "worsens": r"worsen\w*|aggravat\w*|exacerbat\w*|flares?|makes? (?:\w+ ){1,5}?worse",
+    "prevents": r"prevent\w*|protect\w*|prophyla\w*|reduc\w* the risk|stops? (?:\w+ ){1,3}?(?:catching|getting)",
+    "excludes": r"contraindicat\w*|avoid\w*|(?:(?:must|should|do)(?: you| i| we)? not|never)(?: be)?"
+    r"(?: (?:use|give|take)[dn]?)?|unsafe|(?:not|isn.t|aren.t) (?:safe|suitable|allowed)|dangerous|off limits",
     "interacts": r"interact\w*",
     "diagnoses": r"diagnos\w*|confirm\w*|detect\w*|screens?",
     "treats": r"treat\w*|cures?|cured|reliev\w*|manag\w*|first[- ]line|therap\w*|giv(?:e|en|ing)|prescrib\w*",
 }
-_DRUG = r"\b(?:drug|medication|medicine|antibiotic|agent|vaccine)s?\b"
+_DRUG = r"\b(?:drug|medication|medicine|med|tablet|pill|painkiller|antibiotic|agent|vaccine)s?\b"
 _TEST = r"\b(?:test|scan|imaging|biopsy|culture|assay|x-?ray|investigation)s?\b"
 _SORTS = ((_DRUG, "treats"), (_TEST, "diagnoses"))  # what its sort is for need not be said
 _BESIDE = r"(?:[\s,(:-]|\b(?:called|named|known|as|is|are|an?|the|such)\b)*"
 _BETWEEN = (
     r"(?: (?:that|which|can|could|may|might|will|would|must|should|is|are|be|do|you|we|doctors|often|most|commonly|"
-    r"usually|best|first|known|used|use|given|give|to|in|people|patients|adults|children))*"
+    r"usually|best|first|known|used|use|given|give|take|get|i|we|someone|every|day|to|in|people|patients|adults|children))*"
 )
 _OF_A_DRUG = re.compile(r"\W*what (?:does|do|did|can)\b")  # "what does allopurinol prevent"
 _OF_IT = re.compile(r"\b(?:it|this|the (?:disease|condition|disorder|illness|attacks?))\b")
@@ -51,7 +53,7 @@ class AskedRelation:
                 if name != own and re.search(rf"{sort}{_BETWEEN} (?:{verbs})\b|{passive}", asked):
                     return AskedRelation(name, sort)
             free = name in ("worsens", "prevents", "excludes", "interacts")
-            if free and re.match(rf"\W*(?:which|what){_BETWEEN} (?:{verbs})\b", asked):
+            if free and re.match(rf"\W*(?:which|what|who){_BETWEEN} (?:{verbs})\b", asked):
                 return AskedRelation(name)
         return None
 

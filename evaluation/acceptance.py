@@ -1,0 +1,213 @@
+"""A team's own questions with the sources that answer them, asked again after every update of corpus or model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from medagent.api import LoadedAgent, question_of
+from medagent.errors import InputError
+from medagent.evaluation.statistics import Accuracy, mcnemar_exact
+from medagent.evidence.answers import Answer
+from medagent.evidence.kinds import EvidenceKind
+from medagent.retrieval.passages import Passage
+from medagent.serving.conversation import standing_alone
+
+SURE = 0.05  # p of McNemar's test below which a change for the worse is no chance
+
+
+@dataclass(frozen=True)
+class AcceptanceQuestion:
+    """A question with what answers it.
+
+    `sources` are ids, documents, file names or titles of the passages that do; without any, the corpus has no answer.
+    `sentences`, where given, are verbatim, and one of them must be shown. `earlier` are the asker's questions before.
+    """
+
+    id: str
+    question: str
+    sources: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()
+    earlier: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+    def answered_by(self, passage: Passage, sentence: str) -> bool:
+        """Whether a sentence that is shown, of this passage, is one of those expected."""
+        names = {passage.id, passage.document, passage.source, passage.title}
+        said = _plain(sentence)
+        stands = any(_plain(each) in said or said in _plain(each) for each in self.sentences)
+        return bool(names & set(self.sources)) and (stands or not self.sentences)
+
+
+@dataclass(frozen=True)
+class AcceptanceResult:
+    """What a question got: the verdict's kind, the answer's text, and each sentence shown with its passage's id.
+
+    `first` says whether the first sentence shown is an expected one, `found` whether any is.
+    """
+
+    id: str
+    question: str
+    answerable: bool
+    kind: str
+    text: str
+    shown: tuple[tuple[str, str], ...]
+    first: bool
+    found: bool
+
+    @property
+    def wrong_stated(self) -> bool:
+        """Whether the answer is shown as stated, and rests on no expected source."""
+        return self.kind == EvidenceKind.STATED.value and not self.found
+
+    @property
+    def right(self) -> bool:
+        """An expected sentence is shown; where the corpus has no answer, none is shown as stated."""
+        return self.found if self.answerable else not self.wrong_stated
+
+    @staticmethod
+    def of(asked: AcceptanceQuestion, answer: Answer) -> AcceptanceResult:
+        """Compare an answer with what is expected. Of a withheld one the quoted sentences count."""
+        cited = [(each.passage, each.quote) for each in answer.citations]
+        shown = [*cited, *((quote.passage, quote.text) for quote in answer.quoted)]
+        marks = [asked.answered_by(passage, sentence) for passage, sentence in shown]
+        return AcceptanceResult(
+            asked.id,
+            asked.question,
+            bool(asked.sources),
+            answer.verdict.kind.value,
+            answer.text,
+            tuple((passage.id, sentence) for passage, sentence in shown),
+            first=bool(marks) and marks[0],
+            found=any(marks),
+        )
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).lower()
+
+
+def read_acceptance(path: Path) -> list[AcceptanceQuestion]:
+    """The questions of a JSONL file, whose other fields are ignored.
+
+    Raises:
+        InputError: the file cannot be read, or a line is no question. The message names the line.
+    """
+    known = {each.name for each in fields(AcceptanceQuestion)}
+    found: dict[str, AcceptanceQuestion] = {}
+    for number, row in _rows(path):
+        lists = {name: row.get(name) or [] for name in ("sources", "sentences", "earlier", "options")}
+        wrong = [name for name, given in lists.items() if not _are_texts(given)]
+        wrong += [] if _are_texts([row.get("question")]) else ["question"]
+        name = str(row.get("id") or number)
+        if wrong or name in found:
+            told = f"the id {name!r} a second time" if name in found else f"{wrong[0]}: {row.get(wrong[0])!r}"
+            raise InputError(
+                f"{path}, line {number}: found {told}. Each line wants a question (text), and may have "
+                f"{', '.join(sorted(known - {'question'}))}; id is a text, the others are lists of texts."
+            )
+        found[name] = AcceptanceQuestion(name, row["question"], **{key: tuple(given) for key, given in lists.items()})
+    if not found:
+        raise InputError(f"{path}: found no question, wanted one per line, as JSON.")
+    return list(found.values())
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error}). Give a JSONL file in UTF-8.") from error
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise InputError(f"{path}, line {number}: no JSON ({error}).") from error
+            if not isinstance(row, dict):
+                raise InputError(f"{path}, line {number}: found {line[:40]!r}, wanted an object.")
+            yield number, row
+
+
+def _are_texts(given: Any) -> bool:
+    return isinstance(given, list) and all(isinstance(each, str) and each.strip() for each in given)
+
+
+def ask_all(
+    agent: LoadedAgent,
+    questions: Sequence[AcceptanceQuestion],
+    out: Path,
+    on_result: Callable[[AcceptanceResult], None],
+) -> list[AcceptanceResult]:
+    """Ask each question that `out` has no result for, and append its result there at once."""
+    done = {result.id: result for result in read_results(out)} if out.exists() else {}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for asked in questions:
+        if asked.id in done:
+            continue
+        text = standing_alone([*asked.earlier, asked.question])
+        result = AcceptanceResult.of(asked, agent.answer(question_of(text, asked.options)))
+        with out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(result), ensure_ascii=False) + "\n")
+        done[asked.id] = result
+        on_result(result)
+    return [done[asked.id] for asked in questions]
+
+
+def read_results(path: Path) -> list[AcceptanceResult]:
+    """The results that `ask_all` wrote."""
+    try:
+        return [
+            AcceptanceResult(**row | {"shown": tuple((id, text) for id, text in row["shown"])})
+            for _, row in _rows(path)
+        ]
+    except (TypeError, KeyError, ValueError) as error:
+        raise InputError(f"{path}: no results of medagent acceptance ({error}).") from error
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Shares over the questions that have an answer (first, found) and over all (wrong_stated), with 95% intervals.
+
+    `changed` are the questions whose answer is another than before, the newly wrong first; `worse` and `better` count
+    the newly wrong and the newly right. `stops` are the reasons not to take the update; none means that it may be.
+    """
+
+    first: Accuracy
+    found: Accuracy
+    wrong_stated: Accuracy
+    changed: tuple[tuple[AcceptanceResult, AcceptanceResult], ...]
+    worse: int
+    better: int
+    stops: tuple[str, ...]
+
+    @staticmethod
+    def of(
+        results: Sequence[AcceptanceResult],
+        before: Mapping[str, AcceptanceResult],
+        *,
+        min_found: float,
+        max_wrong_stated: float,
+    ) -> Acceptance:
+        """Count, compare with the results `before`, and apply the stop rule."""
+        answerable = [result for result in results if result.answerable]
+        pairs = [(before[now.id], now) for now in results if now.id in before]
+        changed = [(old, now) for old, now in pairs if (old.kind, old.text) != (now.kind, now.text)]
+        worse, better = (sum(a.right is flag and b.right is not flag for a, b in pairs) for flag in (True, False))
+        first, found = (
+            Accuracy.of(sum(getattr(each, name) for each in answerable), len(answerable)) for name in ("first", "found")
+        )
+        wrong = Accuracy.of(sum(result.wrong_stated for result in results), len(results))
+        stops = []
+        if answerable and found.accuracy < min_found:
+            stops.append(f"an expected source is shown for {found.accuracy:.1%}, wanted {min_found:.1%}")
+        if wrong.accuracy > max_wrong_stated:
+            stops.append(
+                f"{wrong.accuracy:.1%} are stated on no expected source, wanted at most {max_wrong_stated:.1%}"
+            )
+        if worse > better and mcnemar_exact(worse, better) < SURE:
+            stops.append(f"{worse} questions are newly wrong and {better} newly right")
+        changed.sort(key=lambda pair: (not (pair[0].right and not pair[1].right), pair[1].id))
+        return Acceptance(first, found, wrong, tuple(changed), worse, better, tuple(stops))
