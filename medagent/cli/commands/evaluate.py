@@ -1,10 +1,12 @@
-"""The commands that measure: `evaluate`, `compare`, `table`, `grade`, `rubric` and `contamination`."""
+"""The commands that measure: `evaluate`, `compare`, `table`, `grade`, `rubric`, `contamination` and `acceptance`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from medagent.cli.commands.ask import AgentOptions
 from medagent.evaluation.names import CopFrom, ModeName, Prompting
 
 
@@ -276,6 +278,37 @@ def contamination(
     print_contamination(BenchmarkSource(benchmark, path=test), other, corpus, threshold=threshold, show=show)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AcceptanceCommand(AgentOptions):
+    """Ask a team's own questions after an update of corpus or model, and say whether to take it.
+
+    Each line of the file is JSON: question, sources (ids, documents, files or titles that answer it; none where the
+    corpus has no answer), and if wanted id, sentences (verbatim, one of which must be shown), earlier and options.
+    Exit status 1 where the update is not accepted. After an interruption the same command goes on.
+
+    Args:
+        questions: The file of questions.
+        model: Name of the model at an endpoint.
+        out: File of the results, a line per question.
+        before: Results of an earlier run. Answers that changed are listed, the newly wrong first.
+        min_found: Accept only where an expected source is shown for this share of the questions that have one.
+        max_wrong_stated: Accept only where at most this share is shown as stated on no expected source.
+    """
+
+    questions: str = field(kw_only=False)
+    model: str = ""
+    out: str = "runs/acceptance.jsonl"
+    before: str | None = None
+    min_found: float = 0.0
+    max_wrong_stated: float = 0.0
+
+    def __call__(self) -> None:
+        """Run the command."""
+        from medagent.cli.acceptance import acceptance
+
+        acceptance(self)
+
+
 EVALUATION_COMMANDS: dict[str, Any] = {
     "evaluate": evaluate,
     "compare": compare,
@@ -283,4 +316,5 @@ EVALUATION_COMMANDS: dict[str, Any] = {
     "grade": grade,
     "rubric": rubric,
     "contamination": contamination,
+    "acceptance": AcceptanceCommand,
 }
