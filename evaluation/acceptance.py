@@ -10,6 +10,7 @@ from typing import Any
 
 from medagent.api import LoadedAgent, question_of
 from medagent.errors import InputError
+from medagent.evaluation.answer_folder import JsonLog
 from medagent.evaluation.statistics import Accuracy, mcnemar_exact
 from medagent.evidence.answers import Answer
 from medagent.evidence.kinds import EvidenceKind
@@ -46,7 +47,8 @@ class AcceptanceQuestion:
 class AcceptanceResult:
     """What a question got: the verdict's kind, the answer's text, and each sentence shown with its passage's id.
 
-    `first` says whether the first sentence shown is an expected one, `found` whether any is.
+    `first` says whether the first sentence shown is an expected one, `found` whether any is. `asked_of` is a digest of
+    the agent and its index.
     """
 
     id: str
@@ -57,6 +59,7 @@ class AcceptanceResult:
     shown: tuple[tuple[str, str], ...]
     first: bool
     found: bool
+    asked_of: str = ""
 
     @property
     def wrong_stated(self) -> bool:
@@ -69,7 +72,7 @@ class AcceptanceResult:
         return self.found if self.answerable else not self.wrong_stated
 
     @staticmethod
-    def of(asked: AcceptanceQuestion, answer: Answer) -> AcceptanceResult:
+    def of(asked: AcceptanceQuestion, answer: Answer, asked_of: str) -> AcceptanceResult:
         """Compare an answer with what is expected. Of a withheld one the quoted sentences count."""
         cited = [(each.passage, each.quote) for each in answer.citations]
         shown = [*cited, *((quote.passage, quote.text) for quote in answer.quoted)]
@@ -83,6 +86,7 @@ class AcceptanceResult:
             tuple((passage.id, sentence) for passage, sentence in shown),
             first=bool(marks) and marks[0],
             found=any(marks),
+            asked_of=asked_of,
         )
 
 
@@ -117,7 +121,7 @@ def read_acceptance(path: Path) -> list[AcceptanceQuestion]:
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # a text may hold other line separators
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error}). Give a JSONL file in UTF-8.") from error
     for number, line in enumerate(lines, start=1):
@@ -139,18 +143,28 @@ def ask_all(
     agent: LoadedAgent,
     questions: Sequence[AcceptanceQuestion],
     out: Path,
+    asked_of: str,
     on_result: Callable[[AcceptanceResult], None],
 ) -> list[AcceptanceResult]:
-    """Ask each question that `out` has no result for, and append its result there at once."""
+    """Ask each question that `out` has no result for, and append its result there at once.
+
+    Raises:
+        InputError: `out` has results of another agent or index, or all of them already.
+    """
+    log = JsonLog(out)
+    log.repair()
     done = {result.id: result for result in read_results(out)} if out.exists() else {}
+    wanted = {asked.id for asked in questions}
+    if wanted <= done.keys() or any(result.asked_of != asked_of for result in done.values()):
+        what = "a result for each question" if wanted <= done.keys() else "results of another agent or index"
+        raise InputError(f"{out}: has {what} already. Give another --out, or remove it.")
     out.parent.mkdir(parents=True, exist_ok=True)
     for asked in questions:
         if asked.id in done:
             continue
         text = standing_alone([*asked.earlier, asked.question])
-        result = AcceptanceResult.of(asked, agent.answer(question_of(text, asked.options)))
-        with out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(result), ensure_ascii=False) + "\n")
+        result = AcceptanceResult.of(asked, agent.answer(question_of(text, asked.options)), asked_of)
+        log.write(asdict(result))
         done[asked.id] = result
         on_result(result)
     return [done[asked.id] for asked in questions]

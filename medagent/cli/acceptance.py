@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from medagent.cli.rubric import progress_of
 from medagent.cli.safe_text import escape
 from medagent.errors import InputError, MedagentError
 from medagent.evaluation.acceptance import Acceptance, AcceptanceResult, ask_all, read_acceptance, read_results
+from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprint
 from medagent.evaluation.statistics import Accuracy
 from medagent.evidence.check import EvidenceCheck
 
@@ -29,8 +31,6 @@ def acceptance(command: AcceptanceCommand) -> None:
     before = {each.id: each for each in read_results(Path(command.before))} if command.before else {}
     if before and not before.keys() & {each.id for each in questions}:
         raise InputError(f"{command.before}: has none of the {len(questions)} questions of {command.questions}.")
-    if out.exists() and {each.id for each in questions} <= {each.id for each in read_results(out)}:
-        raise InputError(f"{out}: has a result for each question already. Give another --out, or remove it.")
     agent = open_agent(command.agent, index=command.index, tools=command.tools or [], model=command.model)
     check = EvidenceCheck.over(
         agent.retriever,
@@ -39,6 +39,8 @@ def acceptance(command: AcceptanceCommand) -> None:
         emergencies=command.emergencies,
         synonyms=command.synonyms,
     )
+    parts = (command.agent, command.model, agent_fingerprint(command.agent), index_fingerprint(agent.retriever))
+    asked_of = sha256("\0".join(parts).encode()).hexdigest()
     console, done = Console(highlight=False), 0
     with LoadedAgent(agent, check) as loaded, progress_of(console) as show:
 
@@ -47,7 +49,7 @@ def acceptance(command: AcceptanceCommand) -> None:
             done += 1
             show("questions", done, len(questions))
 
-        results = ask_all(loaded, questions, out, advance)
+        results = ask_all(loaded, questions, out, asked_of, advance)
     found = Acceptance.of(results, before, min_found=command.min_found, max_wrong_stated=command.max_wrong_stated)
     _print(found, console)
     print(f"{out}: the results. Give it as --before after the next update.")

@@ -28,7 +28,8 @@ _SORTS = ((_DRUG, "treats"), (_TEST, "diagnoses"))  # what its sort is for need 
 _BESIDE = r"(?:[\s,(:-]|\b(?:called|named|known|as|is|are|an?|the|such)\b)*"
 _BETWEEN = (
     r"(?: (?:that|which|can|could|may|might|will|would|must|should|is|are|be|do|you|we|doctors|often|most|commonly|"
-    r"usually|best|first|known|used|use|given|give|take|get|i|we|someone|every|day|to|in|people|patients|adults|children))*"
+    r"usually|best|first|known|used|use|given|give|take|get|i|we|someone|every|day|to|in|"
+    r"people|patients|adults|children))*"
 )
 _OF_A_DRUG = re.compile(r"\W*what (?:does|do|did|can)\b")  # "what does allopurinol prevent"
 _OF_IT = re.compile(r"\b(?:it|this|the (?:disease|condition|disorder|illness|attacks?))\b")
