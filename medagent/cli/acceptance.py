@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from medagent.agent_folder import open_agent
 from medagent.api import LoadedAgent
+from medagent.cli.ask import opened
 from medagent.cli.commands.evaluate import AcceptanceCommand
 from medagent.cli.rubric import progress_of
 from medagent.cli.safe_text import escape
@@ -16,7 +16,6 @@ from medagent.errors import InputError, MedagentError
 from medagent.evaluation.acceptance import Acceptance, AcceptanceResult, ask_all, read_acceptance, read_results
 from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprint
 from medagent.evaluation.statistics import Accuracy
-from medagent.evidence.check import EvidenceCheck
 
 SHOWN = 160  # characters of an answer that changed
 
@@ -31,14 +30,7 @@ def acceptance(command: AcceptanceCommand) -> None:
     before = {each.id: each for each in read_results(Path(command.before))} if command.before else {}
     if before and not before.keys() & {each.id for each in questions}:
         raise InputError(f"{command.before}: has none of the {len(questions)} questions of {command.questions}.")
-    agent = open_agent(command.agent, index=command.index, tools=command.tools or [], model=command.model)
-    check = EvidenceCheck.over(
-        agent.retriever,
-        shown=command.evidence,
-        support=command.support,
-        emergencies=command.emergencies,
-        synonyms=command.synonyms,
-    )
+    agent, check = opened(command)
     parts = (command.agent, command.model, agent_fingerprint(command.agent), index_fingerprint(agent.retriever))
     asked_of = sha256("\0".join(parts).encode()).hexdigest()
     console, done = Console(highlight=False), 0

@@ -11,7 +11,7 @@ from rich.console import Console
 from medagent.agent import Agent
 from medagent.agent_folder import open_agent
 from medagent.api import job_of, question_of
-from medagent.cli.commands.ask import AskCommand, ChatCommand, QuestionOptions
+from medagent.cli.commands.ask import AgentOptions, AskCommand, ChatCommand, QuestionOptions
 from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.errors import ConfigError
 from medagent.evidence.answers import Steps, answer_job
@@ -54,25 +54,31 @@ def rewriter_of(name: str, *, model: str, policy: Policy) -> Rewriter:
     return ModelRewriter()
 
 
+def opened(options: AgentOptions) -> tuple[Agent, EvidenceCheck]:
+    """The agent, and the check of its answers."""
+    agent = open_agent(
+        options.agent,
+        index=options.index,
+        model=options.model,
+        tools=options.tools or [],
+        lines=options.prompting == "lines",
+    )
+    check = EvidenceCheck.over(
+        agent.retriever,
+        shown=options.evidence,
+        support=options.support,
+        emergencies=options.emergencies,
+        synonyms=options.synonyms,
+    )
+    return agent, check
+
+
 class _Asking:
     """An agent with the options by which it is asked in a terminal."""
 
     def __init__(self, options: QuestionOptions) -> None:
         self._options, self._where = options, Filter.parse(options.where)
-        self.agent: Agent = open_agent(
-            options.agent,
-            index=options.index,
-            model=options.model,
-            tools=options.tools or [],
-            lines=options.prompting == "lines",
-        )
-        self._check = EvidenceCheck.over(
-            self.agent.retriever,
-            shown=options.evidence,
-            support=options.support,
-            emergencies=options.emergencies,
-            synonyms=options.synonyms,
-        )
+        self.agent, self._check = opened(options)
 
     def ask(self, question: Question, *, indent: int | None = None) -> None:
         """Print each turn as it ends and the checked answer, or with --json what POST /v1/answers gives."""

@@ -288,7 +288,6 @@ class AcceptanceCommand(AgentOptions):
 
     Args:
         questions: The file of questions.
-        model: Name of the model at an endpoint.
         out: File of the results, a line per question.
         before: Results of an earlier run. Answers that changed are listed, the newly wrong first.
         min_found: Accept only where an expected source is shown for this share of the questions that have one.
@@ -296,7 +295,6 @@ class AcceptanceCommand(AgentOptions):
     """
 
     questions: str = field(kw_only=False)
-    model: str = ""
     out: str = "runs/acceptance.jsonl"
     before: str | None = None
     min_found: float = 0.0
