@@ -28,7 +28,7 @@ from medagent.retrieval.passages import Passage
 
 RULES, NLI, JUDGE = "rules", "nli:", "judge:"
 TOP = 20  # log-probs that an endpoint is asked for, the most that OpenAI's gives
-THRESHOLD = 0.8  # not calibrated, see docs/serving-figures.md
+THRESHOLD = 0.8  # chosen on half of the labels, see docs/serving-figures.md
 MAX_WORDS = 110  # of a passage, about 150 tokens
 _OF_A_NAME = "Question: {}\nAnswer: {}\n\nDoes the passage state that this is the answer to the question?"
 _OF_A_SENTENCE = "Statement: {1}\n\nDoes the passage state or imply the statement?"

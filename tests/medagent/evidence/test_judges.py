@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +181,10 @@ def test_an_endpoint_without_log_probs_of_yes_or_no_is_an_error(logprobs: Any) -
         server.logprobs = logprobs
         with pytest.raises(EndpointError, match="wanted log-probs of yes or no"):
             support_judge(f"judge:{server.url}#small").judge_all([(OWN_WORDS, [CELIAC])])
+
+
+def test_the_rules_take_no_wrong_answer_in_words_of_its_own() -> None:
+    rows = map(json.loads, Path(__file__).with_name("own_words.jsonl").read_text(encoding="utf-8").splitlines())
+    wrong = [row for row in rows if not row["supported"]]
+    items = [(Statement(row["answer"], (1,)), [Passage.make(row["title"], row["passage"])]) for row in wrong]
+    assert LexicalRule().judge_all(items) == [False] * 20
