@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from time import monotonic
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -76,7 +77,8 @@ def rollout_seed(seed: int, *, iteration: int, question_id: str, sample: int) ->
 class Agent:
     """A policy, a retriever, and the rules of their dialogue.
 
-    `trained`: the policy learnt to follow this protocol's prompt, so controls of evaluation keep it.
+    `trained`: the policy learnt to follow this protocol's prompt, so controls of evaluation keep it. `made_with` is
+    for records of its answers.
 
     >>> rollouts = Agent(policy, retriever).run_all([Job(question)])     # doctest: +SKIP
     """
@@ -88,6 +90,7 @@ class Agent:
     top_k: int = 3
     search_stats: SearchStats = field(default_factory=SearchStats)
     trained: bool = True
+    made_with: Mapping[str, Any] = field(default_factory=dict)
 
     def run_all(
         self, jobs: Sequence[Job], *, max_open: int = 512, on_done: Callable[[Rollout], None] | None = None

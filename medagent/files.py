@@ -6,16 +6,25 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write UTF-8 text beside `path`, then put it in its place."""
+def _private(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
+
+
+def write_whole(path: Path, text: str, *, private: bool = False) -> None:
+    """Write UTF-8 text beside `path`, then put it in its place. If it is `private`, with mode 600."""
     part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    try:
+        with open(part, "w", encoding="utf-8", opener=_private if private else None) as file:
+            file.write(text)
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)  # it would hold the space that others lack
+        raise
 
 
 def append_private(path: Path, text: str) -> None:
     """Append UTF-8 text to a file with what people asked. Other accounts may not read it (mode 600)."""
-    with open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+    with open(path, "a", encoding="utf-8", opener=_private) as file:
         if path.is_file():  # not a device
             os.fchmod(file.fileno(), 0o600)
         file.write(text)

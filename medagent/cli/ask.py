@@ -13,14 +13,17 @@ from medagent.agent_folder import open_agent
 from medagent.api import job_of, question_of
 from medagent.cli.commands.ask import AgentOptions, AskCommand, ChatCommand, QuestionOptions
 from medagent.cli.console import TurnPrinter, show_answer, show_question
+from medagent.engines.base import Engine
 from medagent.errors import ConfigError
 from medagent.evidence.answers import Steps, answer_job
 from medagent.evidence.check import EvidenceCheck
+from medagent.evidence.emergencies import NUMBER
 from medagent.models.chat_template import chat_frame
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE
 from medagent.retrieval.filters import Filter
+from medagent.retrieval.retriever import Retriever
 from medagent.serving.rewriting import DATE, ModelRewriter, Rewriter, rewrite_by_rules
 from medagent.types import Question, Turn
 
@@ -54,23 +57,35 @@ def rewriter_of(name: str, *, model: str, policy: Policy) -> Rewriter:
     return ModelRewriter()
 
 
-def opened(options: AgentOptions) -> tuple[Agent, EvidenceCheck]:
-    """The agent, and the check of its answers."""
-    agent = open_agent(
+def agent_of(options: AgentOptions, *, retriever: Retriever | None = None, engine: Engine | None = None) -> Agent:
+    """The agent that the options name; see `open_agent`."""
+    return open_agent(
         options.agent,
         index=options.index,
         model=options.model,
         tools=options.tools or [],
+        retriever=retriever,
+        engine=engine,
         lines=options.prompting == "lines",
     )
-    check = EvidenceCheck.over(
-        agent.retriever,
+
+
+def check_of(options: AgentOptions, retriever: Retriever, *, number: str | None = None) -> EvidenceCheck:
+    """The check of answers that the options name. `number` is the one for emergencies."""
+    return EvidenceCheck.over(
+        retriever,
         shown=options.evidence,
         support=options.support,
         emergencies=options.emergencies,
         synonyms=options.synonyms,
+        number=number or NUMBER,
     )
-    return agent, check
+
+
+def opened(options: AgentOptions) -> tuple[Agent, EvidenceCheck]:
+    """The agent, and the check of its answers."""
+    agent = agent_of(options)
+    return agent, check_of(options, agent.retriever)
 
 
 class _Asking:

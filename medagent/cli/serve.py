@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -20,31 +21,34 @@ import uvicorn
 from fastapi import FastAPI
 
 from medagent.agent import Agent
-from medagent.agent_folder import NO_MODEL, open_agent
+from medagent.agent_folder import NO_MODEL
 from medagent.agent_spec import SPEC_FILE, read_spec
-from medagent.cli.ask import rewriter_of
-from medagent.cli.commands.ask import ServeCommand
+from medagent.cli.ask import agent_of, check_of, rewriter_of
+from medagent.cli.commands.ask import AgentOptions, ServeCommand
 from medagent.cli.commands.index import index_build, index_sync
 from medagent.engines.base import Engine
 from medagent.engines.in_process import InProcessEngine
 from medagent.engines.servers import ServersEngine
 from medagent.engines.vllm import VllmEngine
 from medagent.errors import ConfigError
-from medagent.evidence.check import EvidenceCheck
-from medagent.evidence.emergencies import NUMBER
+from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprint
 from medagent.policies.vllm.server import VllmSettings
 from medagent.protocol import NOT_ADVICE
 from medagent.retrieval.retriever import Retriever
+from medagent.retrieval.tools import code_digest
 from medagent.serving.admission import Admission
 from medagent.serving.app import make_app
 from medagent.serving.background import share_one_arena, stamp, trim_memory, watch
 from medagent.serving.middleware import BoundedConnection, read_api_key_hashes
 from medagent.serving.page import Example, Feedback, QuizItem, read_rows
+from medagent.serving.records import Records
 from medagent.serving.settings import LOOPBACK
 
 GRACE_S = 30  # seconds that running answers may take after the first Ctrl-C
 DEMO = "runs/demo/agent"
 EXAMPLES, QUIZ = "examples.jsonl", "quiz.jsonl"
+FILES = ("emergencies", "synonyms")
+MATTERING = (*AgentOptions.__dataclass_fields__, "engine", "servers", "vllm", "emergency_number")
 
 
 def serve(command: ServeCommand) -> None:
@@ -132,14 +136,20 @@ def engine_of(command: ServeCommand) -> Engine:
 
 def app_of(command: ServeCommand, engine: Engine) -> FastAPI:
     """The service, with the agent opened. Files are checked before that."""
-    auth, page, tools = command.auth, command.page, command.tools or []
+    auth, page = command.auth, command.page
     tokens = sorted(read_api_key_hashes(Path(auth.api_key_hashes))) if auth.api_key_hashes else []
     folder = Path(command.agent) if (Path(command.agent) / SPEC_FILE).exists() else None
     examples, quiz = _given_or_own(page.examples, folder, EXAMPLES), _given_or_own(page.quiz, folder, QUIZ)
     asked = read_rows(QuizItem, quiz) if quiz else []
     shown = read_rows(Example, examples) if examples else []
+    records = Records(Path(command.records), command.records_kept) if command.records else None
     tasks: list[Callable[[Admission], Coroutine[Any, Any, None]]] = [lambda admission: trim_memory()]
     retriever: Retriever | None = None
+
+    def opened_agent(kept: Retriever | None = None) -> Agent:
+        agent = agent_of(command, retriever=kept, engine=engine)
+        return replace(agent, made_with=made_with(command, agent.retriever)) if records else agent
+
     if folder and command.poll_interval_s > 0:
         opened, spec = stamp(folder), read_spec(folder)  # before it is opened: an export meanwhile counts as new
 
@@ -148,36 +158,42 @@ def app_of(command: ServeCommand, engine: Engine) -> FastAPI:
             nonlocal spec, retriever
             now = read_spec(folder)
             kept = retriever if (now.retriever, now.tools) == (spec.retriever, spec.tools) else None
-            new = open_agent(command.agent, index=command.index, tools=tools, retriever=kept, engine=engine)
+            new = opened_agent(kept)
             spec, retriever = now, new.retriever
             return new
 
         tasks.append(partial(watch, folder, opened, reopened, every_s=command.poll_interval_s))
-    lines = command.prompting == "lines"
-    agent = open_agent(command.agent, index=command.index, model=command.model, tools=tools, engine=engine, lines=lines)
+    agent = opened_agent()
     retriever = agent.retriever
     return make_app(
         agent,
         name=command.name,
         limits=command.limits,
-        check=EvidenceCheck.over(
-            retriever,
-            shown=command.evidence,
-            support=command.support,
-            emergencies=command.emergencies,
-            synonyms=command.synonyms,
-            number=command.emergency_number or NUMBER,
-        ),
+        check=check_of(command, retriever, number=command.emergency_number),
         rewriter=rewriter_of(command.rewriter, model=command.rewriter_model, policy=agent.policy),
         hosts=_served_hosts(command),
         tokens=tokens,
         examples=shown,
-        log_questions=command.log_questions,
         quiz=asked,
         feedback=Feedback(Path(page.feedback)) if page.feedback else None,
+        records=records,
         background_tasks=tasks,
         engine_lives=engine.is_alive,
     )
+
+
+def made_with(command: ServeCommand, retriever: Retriever) -> dict[str, Any]:
+    """What the service's answers depend on: settings, version, and digests of the agent, the index and files."""
+    named = {name: getattr(command, name) for name in MATTERING}
+    files = {f"{name}_sha256": sha256(Path(named[name]).read_bytes()).hexdigest() for name in FILES if named[name]}
+    return {
+        **named,
+        **files,
+        "medagent": version("medagent"),
+        "agent_sha256": agent_fingerprint(command.agent),
+        "index_sha256": index_fingerprint(retriever),
+        "tools_sha256": [code_digest(tool) for tool in command.tools or ()],
+    }
 
 
 def _given_or_own(given: str | None, folder: Path | None, name: str) -> Path | None:

@@ -255,16 +255,20 @@ def _logprob(rollout: Rollout) -> float | None:
 
 
 class Steps:
-    """Turns as events, passages numbered as the agent sees them; `retriever` tells which words it replaced."""
+    """Turns as events, passages numbered as the agent sees them; `retriever` tells which words it replaced.
+
+    `turns` keeps each event with the turn's `text`.
+    """
 
     def __init__(self, protocol: TurnProtocol, retriever: Retriever) -> None:
         self._protocol, self._retriever, self._shown = protocol, retriever, 0
+        self.turns: list[dict[str, Any]] = []
 
     def __call__(self, turn: Turn) -> dict[str, Any]:
         """The event of one turn: what it thought, what it searched for, what it was shown."""
         first = self._shown + 1
         self._shown += len(turn.hits)
-        return {
+        event = {
             "thought": self._protocol.parse(turn.text).think,
             "query": turn.query,
             "replaced": replaced_words(self._retriever, turn.query) if turn.query is not None else {},
@@ -273,3 +277,5 @@ class Steps:
                 for number, hit in enumerate(turn.hits, start=first)
             ],
         }
+        self.turns.append({**event, "text": turn.text})
+        return event

@@ -6,9 +6,10 @@ import asyncio
 import math
 import time
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import InitVar, dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import numpy as np
@@ -88,11 +89,15 @@ class Answering:
 
 @dataclass
 class Admission:
-    """Answers questions with one agent, which `replace` exchanges; counts how they ended and what the verdicts were."""
+    """Answers questions with one agent, which `replace` exchanges; counts how they ended and what the verdicts were.
+
+    `keep` get the record of each answer, in a thread, before the asker gets the answer.
+    """
 
     first: InitVar[Agent]
     limits: AdmissionLimits = field(default_factory=AdmissionLimits)
     check: EvidenceCheck = field(default_factory=EvidenceCheck)
+    keep: Sequence[Callable[[dict[str, Any]], None]] = ()
     outcomes: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     removed_citations: int = 0
@@ -147,14 +152,15 @@ class Admission:
         self,
         job: Job,
         *,
-        rewritten_question: str | None = None,
+        conversation: Sequence[str] = (),
         history: Sequence[str] = (),
         asker: str = "",
         where: Filter = NO_FILTER,
     ) -> Answering:
         """Begin to answer, at once or when a place is free, in the order of asking.
 
-        `rewritten_question` and `history` as in `Answer` and `answer_job`. `asker` is the token's digest, if any.
+        `conversation` has the questions as typed; the job's is the last of them, completed. `history` is as in
+        `answer_job`. `asker` is the token's digest, if any.
 
         Raises:
             OverloadedError: too many questions wait, or too many of this asker.
@@ -172,7 +178,7 @@ class Admission:
         events: asyncio.Queue[Event | None] = asyncio.Queue()
         if self.running == self.limits.max_running:
             events.put_nowait(Event("waiting", {"ahead": self.waiting}))
-        task = asyncio.create_task(self._answered(job, events, rewritten_question, history, where))
+        task = asyncio.create_task(self._answered(job, events, conversation, history, where))
         self._asking[asker] += 1
 
         def ended(task: asyncio.Task[Answer]) -> None:  # also where it is cancelled before its first step
@@ -190,7 +196,7 @@ class Admission:
         self,
         job: Job,
         events: asyncio.Queue[Event | None],
-        rewritten_question: str | None,
+        conversation: Sequence[str],
         history: Sequence[str],
         where: Filter,
     ) -> Answer:
@@ -219,7 +225,26 @@ class Admission:
         self.durations_s.append(time.monotonic() - began)
         self.removed_citations += answer.removed_citations
         self.verdicts[answer.verdict.kind.value] += 1
-        return replace(answer, rewritten_question=rewritten_question)
+        question = job.question
+        if conversation and conversation[-1] != question.text:
+            answer = replace(answer, rewritten_question=question.text)
+        record = {
+            "id": question.id,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "question": question.text,
+            "options": list(question.options),
+            "conversation": list(conversation),
+            "history": list(history),
+            "where": str(where),
+            "seed": job.seed,
+            "temperature": job.temperature,
+            "made_with": taken.agent.made_with,
+            "turns": tell.turns,
+            "answer": answer.to_json(),
+        }
+        for keep in self.keep:
+            await asyncio.to_thread(keep, record)
+        return answer
 
     def refuse_too_many(self, asker: str = "") -> None:
         """Raise `OverloadedError` where `start` would; for work that comes before it."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -25,6 +23,7 @@ from medagent.serving.background import QUERY, Probe
 from medagent.serving.middleware import MAX_BODY_BYTES, Guards
 from medagent.serving.model_server import check as check_model
 from medagent.serving.page import Example, Feedback, QuizItem, Report, add_page, add_quiz, described_corpus
+from medagent.serving.records import Records
 from medagent.serving.responses import (
     ModelError,
     answer_events,
@@ -40,8 +39,6 @@ from medagent.serving.schemas import ERRORS, AnswerRequest, AnswersShape, Comple
 from medagent.serving.settings import LOOPBACK, AdmissionLimits
 from medagent.types import Question
 
-log = logging.getLogger("medagent.serving")
-
 
 def make_app(
     agent: Agent,
@@ -54,8 +51,8 @@ def make_app(
     tokens: Sequence[str] = (),
     max_body_bytes: int = MAX_BODY_BYTES,
     examples: Sequence[Example] = (),
-    log_questions: bool = False,
     feedback: Feedback | None = None,
+    records: Records | None = None,
     quiz: Sequence[QuizItem] = (),
     background_tasks: Sequence[Callable[[Admission], Coroutine[Any, Any, None]]] = (),
     engine_lives: Callable[[], bool] = lambda: True,
@@ -65,12 +62,13 @@ def make_app(
     Requests to hosts outside `hosts`, or without one of the `tokens` (digests), are refused. The page offers `examples`
     and the `quiz`. `background_tasks` run as long as the service.
     """
-    admission = Admission(agent, limits, check)
+    keep = [each for each in (feedback and feedback.remember, records and records.keep) if each]
+    admission = Admission(agent, limits, check, keep)
     probes = (
         Probe("the corpus cannot be searched", partial(admission.search, QUERY, 1)),
         Probe("the model's server cannot be asked", lambda: check_model(admission.agent.policy), every_s=3.0),
     )
-    service = Service(admission, name, rewriter, feedback, engine_lives, log_questions, probes)
+    service = Service(admission, name, rewriter, feedback, engine_lives, probes)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -110,7 +108,6 @@ class Service:
     rewriter: Rewriter
     feedback: Feedback | None
     engine_lives: Callable[[], bool]
-    log_questions: bool
     probes: Sequence[Probe]
 
     def add_to(self, app: FastAPI) -> None:
@@ -134,15 +131,11 @@ class Service:
         A stream has the events `id`, `waiting`, `turn`, `answer` and, if it fails, `error`.
         """
         id_, text = f"answer-{uuid4().hex}", body.question.strip()
-        answering, question = await self._start(
-            id_, [*body.earlier, text], body, request, options=body.options, history=[text]
-        )
-        keep = partial(self.feedback.remember, id_, question) if self.feedback else None
+        asked = [*body.earlier, text]
+        answering = await self._start(id_, asked, body, request, options=body.options, history=[text])
         if body.stream:
-            return stream(answer_events(answering, request, id_, keep))
+            return stream(answer_events(answering, request, id_))
         turns, answer = await unless_gone(request, answering.whole())
-        if keep:
-            keep(turns, answer)
         return JSONResponse({"id": id_, "turns": turns, "answer": answer})
 
     async def report(self, body: Report) -> Response:
@@ -165,7 +158,7 @@ class Service:
             if body.stream:
                 return stream(utility_chunks(id_, self.name, asked.utility, usage=usage))
             return JSONResponse(openai.completion(id_, self.name, asked.utility))
-        answering, _ = await self._start(id_, [*asked.before, asked.question], body, request, history=asked.history)
+        answering = await self._start(id_, [*asked.before, asked.question], body, request, history=asked.history)
         if body.stream:
             chunks = chat_chunks(answering, request, id_, self.name, usage=usage, warnings=openai.unused(body))
             return stream(chunks)
@@ -213,20 +206,15 @@ class Service:
         *,
         options: Sequence[str] = (),
         history: Sequence[str],
-    ) -> tuple[Answering, Question]:
+    ) -> Answering:
         """Complete the last of a conversation's questions, and begin to answer it."""
         self.admission.refuse_too_many(request.state.asker)  # before a model is asked to rewrite
         text = await unless_gone(request, self.rewriter(questions, self.admission.agent.policy))
-        question = Question(id_, text, tuple(options))
-        if self.log_questions:
-            asked = {"request": request.state.request_id, "question": question.text, "options": question.options}
-            log.info(json.dumps(asked))
         seed = secrets.randbits(63) if body.seed is None else body.seed % 2**64  # without one, another sample each time
-        answering = self.admission.start(
-            Job(question, seed=seed, temperature=body.temperature or 0.0),
-            rewritten_question=text if text != questions[-1] else None,
+        return self.admission.start(
+            Job(Question(id_, text, tuple(options)), seed=seed, temperature=body.temperature or 0.0),
+            conversation=questions,
             history=history,
             asker=request.state.asker,
             where=Filter.parse(body.where or ""),
         )
-        return answering, question

@@ -206,11 +206,10 @@ class Feedback:
                 f"feedback {self.path}: cannot be written ({error.strerror}). Give a file in a folder that exists."
             ) from error
 
-    def remember(self, id: str, question: Question, turns: list[dict[str, Any]], answer: dict[str, Any]) -> None:
+    def remember(self, record: dict[str, Any]) -> None:
         """Keep an answer for a while."""
         with self._lock:
-            options = list(question.options)
-            self._answers[id] = {"question": question.text, "options": options, "said": answer, "turns": turns}
+            self._answers[record["id"]] = record
             while len(self._answers) > REMEMBERED:
                 self._answers.popitem(last=False)
 
@@ -222,13 +221,14 @@ class Feedback:
                 return False
             line = {
                 "id": report.id,
-                "question": found.pop("question"),
-                "options": found.pop("options"),
+                "question": found["question"],
+                "options": found["options"],
                 "answer": report.right_answer,
                 "wrong": report.wrong,
                 "note": report.note,
                 "time": datetime.now(UTC).isoformat(timespec="seconds"),
-                **found,
+                "said": found["answer"],
+                "turns": found["turns"],
             }
             append_private(self.path, json.dumps(line, ensure_ascii=False) + "\n")
             return True

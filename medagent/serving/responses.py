@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import sqlite3
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable
 from typing import Any, TypeVar
 
 from chromadb.errors import ChromaError
@@ -91,21 +91,12 @@ async def kept_alive(pieces: AsyncGenerator[str], *, silence_s: float) -> AsyncG
         await pieces.aclose()
 
 
-async def answer_events(
-    answering: Answering,
-    request: Request,
-    id_: str,
-    keep: Callable[[list[dict[str, Any]], dict[str, Any]], None] | None,
-) -> AsyncGenerator[str]:
-    """The stream of POST /v1/answers; `keep` gets the turns and the answer."""
-    steps, turns = answering.events(), list[dict[str, Any]]()
+async def answer_events(answering: Answering, request: Request, id_: str) -> AsyncGenerator[str]:
+    """The stream of POST /v1/answers."""
+    steps = answering.events()
     try:
         yield f"event: id\n{_data({'id': id_})}"
         async for event in steps:
-            if event.kind == "turn":
-                turns.append(event.data)
-            elif event.kind == "answer" and keep:
-                keep(turns, event.data)
             yield f"event: {event.kind}\n{_data(event.data)}"
     except (MedagentError, RetrievalError) as failure:
         yield f"event: error\n{_data(_failed(failure, request)[1])}"

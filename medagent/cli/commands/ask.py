@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from medagent.errors import ConfigError
@@ -120,11 +121,13 @@ class ServeCommand(AgentOptions):
         servers: Addresses of vLLM servers, as --servers '[http://gpu-1:8000/v1]'. --model names what they serve.
         vllm: How vLLM runs, e.g. --vllm '{"gpu_memory": 0.6, "tensor_parallel": 2}'.
         poll_interval_s: Seconds between checks of the agent's folder. A new export there is opened. 0 never checks.
-        log_questions: Write questions into the log.
         emergency_number: The number that the lines for emergencies tell people to call.
         rewriter: Completes a question that leaves something unsaid: rules, agent (its own model) or the address of
             an endpoint, whose key is read from MEDAGENT_API_KEY. Questions that a model writes are checked.
         rewriter_model: Name of the model at that endpoint.
+        records: Folder that keeps each answer for `medagent replay`, with what was asked and read. By default none is
+            kept.
+        records_kept: Records that are kept at most. The oldest are deleted.
     """
 
     corpus: str | None = None
@@ -140,10 +143,11 @@ class ServeCommand(AgentOptions):
     servers: list[str] | None = None
     vllm: dict[str, Any] | None = None
     poll_interval_s: float = 5.0
-    log_questions: bool = False
     emergency_number: str | None = None
     rewriter: str = "rules"
     rewriter_model: str = ""
+    records: str | None = None
+    records_kept: int = 10_000
 
     def __post_init__(self) -> None:
         """Refuse an address that others reach without a token, and two things to search."""
@@ -165,4 +169,18 @@ class ServeCommand(AgentOptions):
         serve(self)
 
 
-ASK_COMMANDS: dict[str, Any] = {"ask": AskCommand, "chat": ChatCommand, "serve": ServeCommand}
+def replay(id: str, records: str = "runs/records", agent: str | None = None, index: str | None = None) -> None:
+    """Make an answer of a service again from its record, and say what differs. Exit status 1 where anything does.
+
+    Args:
+        id: The answer's id, as the API gave it.
+        records: Folder in which the service keeps its records.
+        agent: Agent instead of the recorded one, as in serve.
+        index: Index instead of the recorded one.
+    """
+    from medagent.cli.replay import print_replay
+
+    print_replay(id, Path(records), {"agent": agent, "index": index})
+
+
+ASK_COMMANDS: dict[str, Any] = {"ask": AskCommand, "chat": ChatCommand, "serve": ServeCommand, "replay": replay}

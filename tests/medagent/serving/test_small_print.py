@@ -16,7 +16,6 @@ from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.retrieval.errors import RetrieverUnavailableError
 from medagent.serving.page import Feedback, Report
-from medagent.types import Question
 from tests.medagent.serving.support import CHAT, Corpus, call, chat, client_of, events
 
 ASKED = [{"role": "user", "content": "What is the first-line drug for gout?"}]
@@ -93,7 +92,7 @@ def test_reports_can_be_read_by_their_account_alone(tmp_path: Path, before: int 
         feedback = Feedback(path)
         assert path.stat().st_mode & 0o777 == 0o600
         path.chmod(0o644)
-        feedback.remember("a1", Question("a1", "What treats gout?"), [], {})
+        feedback.remember({"id": "a1", "question": "What treats gout?", "options": [], "turns": [], "answer": {}})
         assert feedback.write(Report(id="a1", note="Jane Roe, born 1970"))
     finally:
         os.umask(mask)
