@@ -41,10 +41,10 @@ def print_replay(id: str, records: Path, given: Mapping[str, str | None]) -> Non
     """
     then = read_record(records, id)
     try:
-        served = ServeCommand(**{name: then["made_with"][name] for name in MATTERING})
+        served = ServeCommand(**{name: then["made_with"][name] for name in MATTERING if name in then["made_with"]})
         served = replace(served, **{name: value for name, value in given.items() if value is not None})
         job = Job(Question(id, then["question"], tuple(then["options"])), then["seed"], then["temperature"])
-        before, passages = _told(then), _passages(then)
+        where, history, before, passages = Filter.parse(then["where"]), then["history"], _told(then), _passages(then)
     except (KeyError, TypeError) as error:
         raise ConfigError(f"{records / id}.json: {error!r} found, wanted a record of this version.") from error
     with closing(engine_of(served)) as engine:
@@ -54,8 +54,8 @@ def print_replay(id: str, records: Path, given: Mapping[str, str | None]) -> Non
             agent,
             job,
             check=check_of(served, agent.retriever, number=served.emergency_number),
-            search=agent.search_batcher().within(Filter.parse(then["where"])),
-            history=then["history"],
+            search=agent.search_batcher().within(where),
+            history=history,
             on_turn=tell,
         )
         answer = replace(asyncio.run(answering), rewritten_question=then["answer"]["asked_as"])
