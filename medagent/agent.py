@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from time import monotonic
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -90,7 +89,7 @@ class Agent:
     top_k: int = 3
     search_stats: SearchStats = field(default_factory=SearchStats)
     trained: bool = True
-    made_with: Mapping[str, Any] = field(default_factory=dict)
+    made_with: Mapping[str, object] = field(default_factory=dict)
 
     def run_all(
         self, jobs: Sequence[Job], *, max_open: int = 512, on_done: Callable[[Rollout], None] | None = None
@@ -182,10 +181,7 @@ class Agent:
     async def run(
         self, job: Job, *, on_turn: Callable[[Turn], None] | None = None, batcher: SearchBatcher | None = None
     ) -> Rollout:
-        """Roll out one job, telling `on_turn` of each turn as it ends.
-
-        Callers that share a `batcher` share batches of searches.
-        """
+        """Roll out one job, telling `on_turn` of each turn as it ends. Callers that share a `batcher` share batches."""
         return await self._roll_out_and_close(job, self._session(job), batcher or self.search_batcher(), on_turn)
 
     def _session(self, job: Job) -> Session:

@@ -31,7 +31,7 @@ Row = Mapping[str, Any]
 NOT_COMPARED = {"logprob", "usage", "nearest"}  # rounding, counts, and passages that `quoted` names
 
 
-def print_replay(id: str, records: Path, given: Mapping[str, str | None]) -> None:
+def print_replay(id: str, records: Path, given: Mapping[str, Any]) -> None:
     """Print what differs between a recorded answer and the one given now, by the agent and index `given` if any.
 
     Raises:

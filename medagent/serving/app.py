@@ -62,8 +62,7 @@ def make_app(
     Requests to hosts outside `hosts`, or without one of the `tokens` (digests), are refused. The page offers `examples`
     and the `quiz`. `background_tasks` run as long as the service.
     """
-    keep = [each for each in (feedback and feedback.remember, records and records.keep) if each]
-    admission = Admission(agent, limits, check, keep)
+    admission = Admission(agent, limits, check, [each.keep for each in (feedback, records) if each])
     probes = (
         Probe("the corpus cannot be searched", partial(admission.search, QUERY, 1)),
         Probe("the model's server cannot be asked", lambda: check_model(admission.agent.policy), every_s=3.0),

@@ -206,7 +206,7 @@ class Feedback:
                 f"feedback {self.path}: cannot be written ({error.strerror}). Give a file in a folder that exists."
             ) from error
 
-    def remember(self, record: dict[str, Any]) -> None:
+    def keep(self, record: dict[str, Any]) -> None:
         """Keep an answer for a while."""
         with self._lock:
             self._answers[record["id"]] = record

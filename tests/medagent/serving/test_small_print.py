@@ -92,7 +92,7 @@ def test_reports_can_be_read_by_their_account_alone(tmp_path: Path, before: int 
         feedback = Feedback(path)
         assert path.stat().st_mode & 0o777 == 0o600
         path.chmod(0o644)
-        feedback.remember({"id": "a1", "question": "What treats gout?", "options": [], "turns": [], "answer": {}})
+        feedback.keep({"id": "a1", "question": "What treats gout?", "options": [], "turns": [], "answer": {}})
         assert feedback.write(Report(id="a1", note="Jane Roe, born 1970"))
     finally:
         os.umask(mask)
