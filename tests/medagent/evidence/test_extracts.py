@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from medagent.agent import Job
 from medagent.agent_folder import open_agent
+from medagent.evaluation.acceptance import read_acceptance
 from medagent.evidence.answers import answer_job
 from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.extracts import Quote, answer_from, best_quotes
@@ -72,6 +74,19 @@ def test_natural_wordings_find_the_right_sentence(retriever: HybridRetriever) ->
     assert not {question: texts for question, texts in found.items() if CLINICIANS[question] not in " ".join(texts)}
 
 
+def test_people_wordings_find_the_right_sentence_first(retriever: HybridRetriever) -> None:
+    asked = {each.id: each for each in read_acceptance(Path("benchmarks/natural_questions/starter.jsonl"))}
+    real = [each for id, each in asked.items() if id.startswith(("real", "misspelt"))]
+    shown = {each.id: quoted(each.question, retriever)[:1] for each in real}
+    first = [id for id, quotes in shown.items() if any(asked[id].answered_by(q.passage, q.text) for q in quotes)]
+    assert len(first) >= 25, f"25 of {len(real)} were right when the rules were made"
+    of_harm = [each for id, each in asked.items() if id.startswith("wrong-relation")]
+    treated = {
+        each.question: quotes for each in of_harm if (quotes := quoted(each.question, retriever)) and quotes[0].sure
+    }
+    assert len(treated) <= 1, "a treatment is no answer to what harms"
+
+
 def test_of_a_made_up_disease_nothing_is_quoted(retriever: HybridRetriever) -> None:
     assert not {question: found for question in MADE_UP if (found := quoted(question, retriever))}
 
@@ -110,6 +125,17 @@ def test_a_sentence_that_denies_comes_after_one_that_tells() -> None:
     texts = ("Gout is not treated with aspirin.", "Gout is treated with allopurinol.")
     found = best_quotes("Which drug treats gout?", [Passage.make("gout", text) for text in texts])
     assert [quote.text for quote in found] == [texts[1], texts[0]]
+
+
+def test_a_sentence_on_another_subject_is_near_and_not_sure() -> None:
+    (quote,) = best_quotes("Should I stay in bed with a bad back?", [Passage.make("x", "Rest in bed for your back.")])
+    assert not quote.sure
+
+
+def test_initials_of_a_title_name_its_subject() -> None:
+    passage = Passage.make("Hereditary spastic paraplegia", "It is inherited in an autosomal dominant manner.")
+    other = Passage.make("Gout", "Gout is rarely inherited.")
+    assert best_quotes("My dad has HSP, will I get it from him?", [other, passage])[0].passage is passage
 
 
 def test_a_section_tells_what_its_sentences_are_about() -> None:
