@@ -107,6 +107,8 @@ def trust_table(reports: Mapping[Mode, ModeReport]) -> Table:
         ("... a drug that no passage contains", *(str(each.unsupported_drugs) for each in every)),
         ("... a number that no passage contains", *(str(each.unsupported_numbers) for each in every)),
         ("... a dose that no passage contains", *(str(each.unsupported_doses) for each in every)),
+        ("shown answers that leave out a warning or advice on the subject", *(short(each.omitting) for each in every)),
+        ("... sentences left out", *(str(each.omitted) for each in every)),
     ]
     families = [{found.family: found for found in each.obeyed} for each in every]
     for family in dict.fromkeys(name for each in families for name in each):

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from medagent.cli.safe_text import escape
 from medagent.evidence.answers import Answer, Steps
-from medagent.evidence.extracts import QUOTED
+from medagent.evidence.extracts import ALSO, QUOTED
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.retrieval.retriever import Retriever
 from medagent.serving.openai_form import source_line
@@ -61,12 +61,13 @@ def show_answer(console: Console, answer: Answer) -> None:
             console.print(
                 f"     [dim]removed citations of passages that were not shown: {answer.removed_citations}[/dim]"
             )
-    if answer.quoted:
-        console.print(f"  [cyan]{QUOTED}[/cyan]")
-    for quote in answer.quoted:
-        only = f"only for {escape(quote.scope)}: " if quote.scope else ""
-        console.print(f"     {only}[italic]\u201c{escape(quote.text)}\u201d[/italic]")
-        console.print(f"        [dim]{escape(source_line(quote.passage.to_json()))}[/dim]")
+    for title, quotes in ((QUOTED, answer.quoted), (ALSO, answer.also)):
+        if quotes:
+            console.print(f"  [cyan]{title}[/cyan]")
+        for quote in quotes:
+            only = f"only for {escape(quote.scope)}: " if quote.scope else ""
+            console.print(f"     {only}[italic]\u201c{escape(quote.text)}\u201d[/italic]")
+            console.print(f"        [dim]{escape(source_line(quote.passage.to_json()))}[/dim]")
     console.print(f"  [dim]{NOT_ADVICE}[/dim]")
 
 

@@ -16,6 +16,7 @@ from medagent.any_model import for_any_model
 from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.extracts import Quote
 from medagent.evidence.kinds import NOTHING_ON_IT, EvidenceKind, EvidenceVerdict
+from medagent.evidence.omissions import omitted
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.quoting_agent import QuotingAgent
 from medagent.retrieval.batching import SearchBatcher
@@ -80,6 +81,7 @@ class Answer:
 
     `text` cites only passages that were shown; `removed_citations` counts the others. If the answer is `withheld`, it
     is the verdict's text instead. `quoted` are the corpus's own sentences where it is withheld or partly stated.
+    `also` are warnings and recommendations that a shown answer leaves out.
     `caption` stands above it, where no model wrote it. `letter` is the option named.
     `urgent` is the line above the answer to a person in danger. `logprob` is the mean log-prob of the last turn's
     tokens, None where the policy gives none. `rewritten_question` is the question that was put, if it was another.
@@ -99,6 +101,7 @@ class Answer:
     rewritten_question: str | None = None
     quoted: tuple[Quote, ...] = ()
     caption: str = ""
+    also: tuple[Quote, ...] = ()
     follow_ups: tuple[str, ...] = ()
     searches: tuple[SearchStep, ...] = ()
 
@@ -126,6 +129,7 @@ class Answer:
             "withheld": self.withheld,
             "sources": [cited.to_json() for cited in self.citations],
             "quoted": [quote.to_json() for quote in self.quoted],
+            "also": [quote.to_json() for quote in self.also],
             "nearest": [passage.to_json() for passage in dict.fromkeys(quote.passage for quote in self.quoted)],
             "caption": self.caption,
             "urgent": self.urgent,
@@ -174,7 +178,15 @@ async def answered(
         found = replace(found, quoted=tuple(each for each in quotes or () if each.scope or each.text not in said))
     if found.withheld:
         return found
+    found = replace(found, also=await asyncio.to_thread(left_out, rollout, found, check))
     return found if found.urgent else replace(found, follow_ups=await check.follow_ups(rollout, found.verdict, search))
+
+
+def left_out(rollout: Rollout, answer: Answer, check: EvidenceCheck) -> tuple[Quote, ...]:
+    """Warnings and recommendations in what the agent read that the answer, and what is quoted beside it, leave out."""
+    beside = [*(quote.text for quote in answer.quoted), *(cited.quote for cited in answer.citations)]
+    read = [hit.passage for hit in rollout.hits]
+    return omitted(rollout.question.text, answer.text, read, shown=beside, synonyms=check.synonyms)
 
 
 async def _also_searched(rollout: Rollout, search: SearchBatcher) -> Rollout:

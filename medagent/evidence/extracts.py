@@ -24,7 +24,8 @@ from medagent.retrieval.passages import Passage
 from medagent.types import Question
 
 QUOTED = "Quoted from the corpus, not the agent's answer"
-_POINTS_BACK = re.compile(r"\W*(?:it|they|this|these|both|such)\b", re.IGNORECASE)
+ALSO = "Also in these sources"
+POINTS_BACK = re.compile(r"\W*(?:it|they|this|these|both|such)\b", re.IGNORECASE)
 _ITEM = re.compile(r"\s*[-\u2022*] ")
 _LIST = re.compile(r":\s*(?:[-\u2022*] |$)")  # a sentence that leads into items
 _WHOLE = re.compile(r"[.!;][\"'\u2019\u201d)\]]*$")
@@ -109,7 +110,7 @@ def answer_from(quotes: Sequence[Quote], shown: Sequence[Passage]) -> str:
     )
 
 
-def _statements(text: str) -> Iterator[tuple[int, int]]:
+def statements(text: str) -> Iterator[tuple[int, int]]:
     """Spans of whole sentences: with the one before where they point back, and with the items of a list they begin.
 
     Headings, questions, and sentences that send the reader elsewhere are none.
@@ -124,7 +125,7 @@ def _statements(text: str) -> Iterator[tuple[int, int]]:
         while _LIST.search(said) and last < len(spans) and _ITEM.match(text[spans[last][0] :]):
             last += 1
         taken = last
-        before = text[slice(*spans[at - 1])] if at and _POINTS_BACK.match(said) else ""
+        before = text[slice(*spans[at - 1])] if at and POINTS_BACK.match(said) else ""
         whole = bool(_WHOLE.search(before)) and not _ELSEWHERE.search(before)
         item = _ITEM.match(said)
         yield spans[at - 1][0] if whole else start + (item.end() if item else 0), spans[last - 1][1]
@@ -195,7 +196,7 @@ class _Asked:
         heading, title = forms(plain.heading), self.share_of_title(plain.title)
         rest = _without(plain.heading, forms(plain.title))
         headed = any(kind.asked.search(rest) for kind in self.kinds)
-        spans = list(_statements(passage.text))
+        spans = list(statements(passage.text))
         read = [forms(synonyms.plain(passage.text[start:end])) for start, end in spans]
         for at, span in enumerate(spans):
             text = passage.text[slice(*span)]

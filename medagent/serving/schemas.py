@@ -103,6 +103,7 @@ class AnswerShape(ResponseShape):
     withheld: bool
     sources: list[SourceShape]
     quoted: list[QuoteShape]
+    also: list[QuoteShape]
     nearest: list[PassageShape]
     caption: str
     urgent: str | None

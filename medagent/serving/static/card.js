@@ -75,7 +75,8 @@ export function answerCard(record, act) {
     if (answer.sources.length) box.append(quotes(answer));
   }
   if (answer.verdict.did_you_mean.length) box.append(meant(record, act));
-  if (answer.quoted.length) box.append(quotedFromCorpus(answer));
+  if (answer.quoted.length) box.append(quotedFromCorpus(answer.quoted, "Quoted from the corpus, not the agent's answer"));
+  if (answer.also.length) box.append(quotedFromCorpus(answer.also, "Also in these sources"));
   if (record.options.length && !answer.withheld) box.append(otherOptions(record));
   if (answer.follow_ups.length) box.append(followUps(answer, act));
   if (answer.removed_citations)
@@ -140,9 +141,9 @@ export function withName(question, missing, name) {
 }
 
 /** Sentences of the corpus on the question, as they stand there. A click opens the passage at the sentence. */
-function quotedFromCorpus(answer) {
-  const list = make("ul", { className: "quoted", aria: { label: "Quoted from the corpus" } });
-  for (const { passage, sentence, scope } of answer.quoted) {
+function quotedFromCorpus(quotes, title) {
+  const list = make("ul", { className: "quoted", aria: { label: title } });
+  for (const { passage, sentence, scope } of quotes) {
     const about = [passage.source, passage.date ?? passage.year, ...(passage.types ?? [])].filter(Boolean).join(" · ");
     const button = make(
       "button",
@@ -155,7 +156,7 @@ function quotedFromCorpus(answer) {
     button.addEventListener("click", () => openPassage({ passage, sentence }, "", MARKED_QUOTE));
     list.append(make("li", {}, button));
   }
-  return make("section", {}, make("p", { className: "chip" }, "Quoted from the corpus, not the agent's answer"), list);
+  return make("section", {}, make("p", { className: "chip" }, title), list);
 }
 
 /** What the passages that were read say of the options that were not chosen. */

@@ -1,0 +1,126 @@
+"""What an answer leaves out: warnings, limits and recommendations on its subject, in the passages that were shown.
+
+Precision comes before recall. A sentence counts if it is about the subject or the drug that was asked of, or warns of a
+drug that the answer names. One whose own subject is another drug or disease never does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from medagent.answer_forms import without_citations
+from medagent.evidence.drugs_and_doses import named_in
+from medagent.evidence.extracts import POINTS_BACK, Quote, about, statements
+from medagent.evidence.reading import Asked
+from medagent.evidence.sentences import SUPPOSED, denies
+from medagent.evidence.subject import word_lists
+from medagent.evidence.synonyms import SynonymTable
+from medagent.evidence.words import folded, forms
+from medagent.retrieval.chunking import split_sentences
+from medagent.retrieval.passages import Passage
+from medagent.types import Question
+
+SAID = 0.6  # share of a sentence's words that a text which says it has
+LONGEST = 400  # characters of a sentence with its list
+MOST = 3  # sentences
+
+
+def omitted(
+    question: str, answer: str, passages: Sequence[Passage], *, shown: Sequence[str] = (), synonyms: SynonymTable
+) -> tuple[Quote, ...]:
+    """The sentences that the answer, and the texts `shown` beside it, leave out; the gravest first."""
+    plain = synonyms.plain
+    reading, found = _Reading(plain(question), plain(without_citations(answer)), passages, synonyms), list[Quote]()
+    ranked = [(rank, quote) for passage in passages for rank, quote in reading.warnings_in(passage)]
+    said = [reading.answer, *split_sentences(reading.answer), *map(plain, shown)]
+    for _, quote in sorted(ranked, key=lambda each: each[0]):
+        text = plain(quote.text)
+        new = forms(text) - word_lists()["framing"] - reading.subject
+        near = (each for each in said if len(new & forms(each)) >= SAID * len(new))
+        if len(found) < MOST and not any(denies(each) or not denies(text) for each in near):
+            found.append(quote)
+            said.append(text)
+    return tuple(found)
+
+
+class _Reading:
+    """A question and its answer with the drugs they name, and the titles of the passages that were shown."""
+
+    def __init__(self, question: str, answer: str, passages: Sequence[Passage], synonyms: SynonymTable) -> None:
+        self.question, self.answer, self._synonyms = question, answer, synonyms
+        self.asked, self._of = Asked.of(Question("", question)), _drugs(question)
+        self._known = self._of | _drugs(answer)
+        self.subject = frozenset(self.asked.subject) - word_lists()["framing"] or frozenset(self.asked.subject)
+        self._titles = {folded(synonyms.plain(passage.title)) for passage in passages} - {""}
+        lists, kinds = _lists(), {kind.name for kind in self.asked.kinds}
+        self._own = [kind for kind in self.asked.kinds if kind.name in lists["own"]]
+        warned = kinds <= {*lists["any"], *lists["own"]} and (kinds or self._of or lists["advice"].search(question))
+        self._warned = bool(warned and self.asked.subject)
+
+    def warnings_in(self, passage: Passage) -> list[tuple[int, Quote]]:
+        """The sentences of a passage that count, each with the place of its sort of warning, the gravest being 0."""
+        title, framing = self._synonyms.plain(passage.title), word_lists()["framing"]
+        drugs, headed = _drugs(title), forms(self._synonyms.plain(passage.heading))
+        of_drug = bool(drugs) and drugs <= (self._of or self._known)
+        if not self._warned or not (
+            of_drug or self.subject <= headed or forms(title) - framing <= forms(self.question)
+        ):
+            return []
+        text, ranks = passage.text, dict[tuple[int, int], int]()
+        for span in statements(text):
+            if (
+                rank := self._rank(self._synonyms.plain(text[slice(*span)]), folded(passage.section), of_drug)
+            ) is not None:
+                ranks[span] = rank
+        topic, scopes = passage.title if of_drug else self.question, ("", passage.heading if passage.section else "")
+        quotes = about(topic, passage, self._synonyms, ranks)
+        return [(ranks[quote.span], quote) for quote in quotes if quote.scope in scopes]
+
+    def _rank(self, text: str, section: str, of_drug: bool) -> int | None:
+        lists, (_, *rest) = _lists(), split_sentences(text)
+        own = folded(" ".join(rest) if rest and POINTS_BACK.match(rest[0]) else text)
+        if len(text) > LONGEST or lists["none"].search(own) or SUPPOSED.search(own):
+            return None
+        headed, drugs = f"{section}: {own}", _drugs(own)
+        for rank, warning in enumerate(lists["warnings"]):
+            needs = warning.get("needs")
+            cue = re.search(warning["said"], headed if needs == "heading" else own)
+            kinds = self._own or (self.asked.kinds if needs == "kind" else ())
+            if cue and all((lists.get(kind.name) or kind.said).search(headed) for kind in kinds):
+                before, after = cue.string[: cue.start()], cue.string[cue.end() :]
+                fits = needs != "kind" or self._of if of_drug else self._is_own(own, before, after)
+                if fits and (of_drug or drugs & self._known or needs != "drug"):
+                    return rank
+        return None
+
+    def _is_own(self, text: str, before: str, after: str) -> bool:
+        """Whether the subject of a sentence, which stands `before` its warning, is no other drug or disease."""
+        lists, drugs, named = _lists(), _drugs(text), self.subject <= forms(text)
+        if drugs & self._known:
+            before = lists["whom"].sub(" ", before)
+        others = {each for each in self._titles if re.search(rf"\b{re.escape(each)}\b", before)}
+        others.update(lists["diseases"].findall(before))
+        if not named and any(not forms(each) <= forms(f"{self.question} {self.answer}") for each in others):
+            return False
+        if self._of or drugs & self._known:
+            return bool(drugs & self._of) or not self._of
+        narrow = _drugs(before) or (drugs and lists["limits"].search(after) and not named)
+        return self.subject <= forms(after) or not narrow
+
+
+@lru_cache(maxsize=1)
+def _lists() -> dict[str, Any]:
+    found = yaml.safe_load(files("medagent.evidence").joinpath("warnings.yaml").read_text(encoding="utf-8"))
+    return {name: re.compile(each) if isinstance(each, str) else each for name, each in found.items()}
+
+
+def _drugs(text: str) -> frozenset[str]:
+    """The drugs and classes of drugs that a text names."""
+    classes = (found[0].removesuffix("s") for found in _lists()["classes"].finditer(folded(text)))
+    return named_in(text).drugs | frozenset(classes)
