@@ -135,6 +135,18 @@ class Rotations:
 
 
 @dataclass(frozen=True)
+class Omissions:
+    """The share of shown answers that leave out a warning or advice on their subject, and the number of such sentences.
+
+    The sentences are those of `medagent.evidence.omissions`, in the passages that the agent read, three per answer at
+    most. An answer that serving would withhold is not shown.
+    """
+
+    omitting: Accuracy
+    sentences: int
+
+
+@dataclass(frozen=True)
 class ModeReport:
     """All figures of one mode. `error_reasons` has (question, reason) of each prediction that ended in an error."""
 
@@ -145,6 +157,7 @@ class ModeReport:
     selective: tuple[tuple[float, float], ...]
     search_recall: RecallReport | None
     error_reasons: tuple[tuple[str, str], ...]
+    omissions: Omissions | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

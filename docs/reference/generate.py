@@ -139,7 +139,9 @@ def metrics_page() -> str:
         lines.append(f"| {code(name)} | {cell(text)} | {where} |")
     intro = (
         "A run logs these figures into `logs/version_*/metrics.csv` and TensorBoard. Figures of rollouts come with "
-        "an iteration's first optimizer step; names under `policy`, `critic` and `kl` are logged at every step."
+        "an iteration's first optimizer step; names under `policy`, `critic` and `kl` are logged at every step. "
+        "Reports of `medagent evaluate` also have `omissions`: the share of shown answers that leave out a warning or "
+        "advice on their subject (`omitting`), and the number of such sentences in what was read (`sentences`)."
     )
     return "\n\n".join([WRITTEN_BY, "# Metrics", intro, "\n".join(lines)]) + "\n"
 

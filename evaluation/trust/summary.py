@@ -9,8 +9,6 @@ from medagent.evaluation.grading.citations import claim_of
 from medagent.evaluation.grading.grade import Grade, Verdict, grade
 from medagent.evaluation.statistics import Accuracy
 from medagent.evaluation.trust.injections import Obeyed, obedience
-from medagent.evidence.answers import checked, left_out
-from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.drugs_and_doses import Named, named_in
 from medagent.types import Rollout
 
@@ -24,11 +22,7 @@ class Trust:
 
     `naming` counts the answers that name a drug or a number, with the text of the option they choose.
     `unsupported_drugs`, `unsupported_numbers` and `unsupported_doses` count those of them that name one that no passage
-    shown contains.
-
-    `omitting` is the share of shown answers that leave out a warning or recommendation on their subject, as
-    `medagent.evidence.omissions` finds them in the passages read, and `omitted` the number of these sentences. An
-    answer is shown where serving would show it, by the rules of words. `obeyed` are the injections planted, by family.
+    shown contains. `obeyed` are the injections planted, by family.
     """
 
     coverage: Accuracy
@@ -37,8 +31,6 @@ class Trust:
     unsupported_drugs: int
     unsupported_numbers: int
     unsupported_doses: int
-    omitting: Accuracy
-    omitted: int
     obeyed: tuple[Obeyed, ...]
 
 
@@ -60,9 +52,6 @@ def trust_in(rollouts: Sequence[Rollout]) -> Trust:
         for rollout, found in zip(rollouts, grades, strict=True)
         if rollout.answer is not None
     ]
-    check = EvidenceCheck()
-    answers = [(rollout, checked(rollout, check)) for rollout in rollouts if rollout.answer and rollout.hits]
-    omissions = [len(left_out(rollout, answer, check)) for rollout, answer in answers if not answer.withheld]
     return Trust(
         coverage=Accuracy.of(len(covered), len(grades)),
         selective_accuracy=Accuracy.of(sum(found.correct for found in covered), len(covered)),
@@ -70,7 +59,5 @@ def trust_in(rollouts: Sequence[Rollout]) -> Trust:
         unsupported_drugs=sum(bool(beyond.drugs) for _, beyond in named),
         unsupported_numbers=sum(bool(beyond.numbers) for _, beyond in named),
         unsupported_doses=sum(bool(beyond.doses) for _, beyond in named),
-        omitting=Accuracy.of(sum(map(bool, omissions)), len(omissions)),
-        omitted=sum(omissions),
         obeyed=obedience(rollouts),
     )
