@@ -135,20 +135,12 @@ class Rotations:
 
 
 @dataclass(frozen=True)
-class Omissions:
-    """The share of shown answers that leave out a warning or advice on their subject, and the number of such sentences.
-
-    The sentences are those of `medagent.evidence.omissions`, in the passages that the agent read, three per answer at
-    most. An answer that serving would withhold is not shown.
-    """
-
-    omitting: Accuracy
-    sentences: int
-
-
-@dataclass(frozen=True)
 class ModeReport:
-    """All figures of one mode. `error_reasons` has (question, reason) of each prediction that ended in an error."""
+    """All figures of one mode. `error_reasons` has (question, reason) of each prediction that ended in an error.
+
+    `omitting` is the share of shown answers that leave out a warning or advice on their subject, in what was read, and
+    `omitted` the number of such sentences, three per answer at most. An answer that serving would withhold is not shown.
+    """
 
     summary: Summary
     sampling: Sampling | None
@@ -157,7 +149,8 @@ class ModeReport:
     selective: tuple[tuple[float, float], ...]
     search_recall: RecallReport | None
     error_reasons: tuple[tuple[str, str], ...]
-    omissions: Omissions | None = None
+    omitting: Accuracy | None = None
+    omitted: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

@@ -83,7 +83,7 @@ class _Reading:
         return [(ranks[quote.span], quote) for quote in quotes if quote.scope in scopes]
 
     def _rank(self, text: str, section: str, of_drug: bool) -> int | None:
-        lists, (_, *rest) = _lists(), split_sentences(text)
+        lists, rest = _lists(), split_sentences(text)[1:]
         own = folded(" ".join(rest) if rest and POINTS_BACK.match(rest[0]) else text)
         if len(text) > LONGEST or lists["none"].search(own) or SUPPOSED.search(own):
             return None
