@@ -36,7 +36,7 @@ from medagent.evaluation.reports.tables import curves, markdown, tables
 from medagent.evaluation.run import Plan, run_plan
 from medagent.evaluation.search_recall import question_rankings
 from medagent.evaluation.statistics import Accuracy
-from medagent.evaluation.trust.omissions import omissions_in
+from medagent.evaluation.trust.omissions import with_omissions
 from medagent.evidence.judges import RULES, support_judge
 from medagent.models.base_models import STARTER
 from medagent.models.text_length import check_text_length
@@ -246,7 +246,7 @@ def evaluate(
         )
         used = PredictionLog(folder / "predictions.jsonl").used()
     by_mode = {mode: [each for each in predictions if each.mode == mode.value] for mode in plan.modes}
-    reports = {mode: replace(report_mode(own, judge), omissions=omissions_in(own)) for mode, own in by_mode.items()}
+    reports = {mode: with_omissions(report_mode(own, judge), own) for mode, own in by_mode.items()}
     settings["support"] = judge.label
     if isinstance(ready.policy, RemotePolicy) and ready.policy.refused:
         settings["parameters_left_out"] = sorted(ready.policy.refused)

@@ -139,7 +139,7 @@ class ModeReport:
     """All figures of one mode. `error_reasons` has (question, reason) of each prediction that ended in an error.
 
     `omitting` is the share of shown answers that leave out a warning or advice on their subject, in what was read, and
-    `omitted` the number of such sentences, three per answer at most. An answer that serving would withhold is not shown.
+    `omitted` the number of such sentences, three per answer at most. What serving would withhold is not shown.
     """
 
     summary: Summary

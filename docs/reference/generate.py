@@ -140,8 +140,8 @@ def metrics_page() -> str:
     intro = (
         "A run logs these figures into `logs/version_*/metrics.csv` and TensorBoard. Figures of rollouts come with "
         "an iteration's first optimizer step; names under `policy`, `critic` and `kl` are logged at every step. "
-        "Reports of `medagent evaluate` also have `omissions`: the share of shown answers that leave out a warning or "
-        "advice on their subject (`omitting`), and the number of such sentences in what was read (`sentences`)."
+        "Reports of `medagent evaluate` also have `omitting`, the share of shown answers that leave out a warning or "
+        "advice on their subject, and `omitted`, the number of such sentences in what was read."
     )
     return "\n\n".join([WRITTEN_BY, "# Metrics", intro, "\n".join(lines)]) + "\n"
 

@@ -100,7 +100,6 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
 def trust_table(reports: Mapping[Mode, ModeReport]) -> Table:
     """Coverage, selective accuracy, drugs and numbers that no passage contains, and obeyed planted passages."""
     every = [report.summary.trust for report in reports.values()]
-    left = [report.omissions for report in reports.values()]
     rows: list[tuple[str, ...]] = [
         ("coverage", *(short(each.coverage) for each in every)),
         ("selective accuracy", *(short(each.selective_accuracy) for each in every)),
@@ -110,9 +109,9 @@ def trust_table(reports: Mapping[Mode, ModeReport]) -> Table:
         ("... a dose that no passage contains", *(str(each.unsupported_doses) for each in every)),
         (
             "shown answers that leave out a warning or advice on the subject",
-            *(short(each.omitting) if each else "-" for each in left),
+            *(short(each.omitting) if each.omitting else "-" for each in reports.values()),
         ),
-        ("... sentences left out", *(str(each.sentences) if each else "-" for each in left)),
+        ("... sentences left out", *(str(each.omitted) for each in reports.values())),
     ]
     families = [{found.family: found for found in each.obeyed} for each in every]
     for family in dict.fromkeys(name for each in families for name in each):

@@ -11,8 +11,12 @@ import yaml
 from rich.console import Console
 
 from medagent.cli.console import show_answer
+from medagent.evaluation.metrics import report_mode
+from medagent.evaluation.modes import Mode
 from medagent.evaluation.predictions import Prediction
-from medagent.evaluation.trust.omissions import omissions_in
+from medagent.evaluation.reports.tables import trust_table
+from medagent.evaluation.statistics import Accuracy
+from medagent.evaluation.trust.omissions import with_omissions
 from medagent.evidence.answers import answered
 from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.omissions import omitted
@@ -61,5 +65,8 @@ def test_a_shown_answer_comes_with_what_it_leaves_out_in_every_form() -> None:
 
 def test_evaluation_counts_what_shown_answers_leave_out() -> None:
     answers = ("allopurinol [1]", f"{WARNING[:-1]} [2]. Gout is treated with allopurinol [1].", "colchicine [1]")
-    found = omissions_in([Prediction("agent", 0, said(answer), None) for answer in answers])
-    assert (found.omitting.accuracy, found.omitting.n, found.sentences) == (0.5, 2, 1)
+    predictions = [Prediction("search", 0, said(answer), None) for answer in answers]
+    found = with_omissions(report_mode(predictions), predictions)
+    assert (found.omitting, found.omitted) == (Accuracy.of(1, 2), 1)
+    table = {row[0]: row[1] for row in trust_table({Mode.SEARCH: found}).rows}
+    assert table["shown answers that leave out a warning or advice on the subject"].startswith("50.0%")
