@@ -143,6 +143,12 @@ class Answer:
         }
 
 
+def asking_back(question: str, urgent: str | None) -> Answer:
+    """A question to the asker as an answer, which no model wrote. `urgent` is the line above it, if any."""
+    verdict = EvidenceVerdict(EvidenceKind.ASKS_BACK, question)
+    return Answer(question, None, verdict, True, (), urgent, 0, None, StopReason.ANSWERED, 0, 0)
+
+
 async def answer_job(
     agent: Agent,
     job: Job,

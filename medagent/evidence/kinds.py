@@ -31,6 +31,7 @@ class EvidenceKind(StrEnum):
     NOT_READ = "not_read"  # no passage that was read says it
     NOT_SAID = "not_said"  # nor does the corpus, by a search for the question's own words
     NO_ANSWER = "no_answer"  # the agent gave none
+    ASKS_BACK = "asks_back"  # nobody can tell what is asked
     OTHER_LANGUAGE = "other_language"  # the question is not in English
 
 

@@ -67,6 +67,13 @@ class Answering:
     task: asyncio.Task[Answer]
     queue: asyncio.Queue[Event | None]
 
+    @staticmethod
+    def of(answer: Answer) -> Answering:
+        """One that is made already, without the agent."""
+        queue = asyncio.Queue[Event | None]()
+        queue.put_nowait(None)
+        return Answering(asyncio.create_task(asyncio.sleep(0, answer)), queue)
+
     async def events(self) -> AsyncGenerator[Event]:
         """The steps of the question; leaving the iteration stops the rollout.
 

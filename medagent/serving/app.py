@@ -15,11 +15,13 @@ from fastapi import FastAPI, Path, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from medagent.agent import Agent, Job
+from medagent.evidence.answers import asking_back
 from medagent.evidence.check import EvidenceCheck
 from medagent.retrieval.filters import Filter
 from medagent.serving import openai_form as openai
 from medagent.serving.admission import Admission, Answering
 from medagent.serving.background import QUERY, Probe
+from medagent.serving.conversation import asks_back
 from medagent.serving.middleware import MAX_BODY_BYTES, Guards
 from medagent.serving.model_server import check as check_model
 from medagent.serving.page import Example, Feedback, QuizItem, Report, add_page, add_quiz, described_corpus
@@ -209,6 +211,8 @@ class Service:
         """Complete the last of a conversation's questions, and begin to answer it."""
         self.admission.refuse_too_many(request.state.asker)  # before a model is asked to rewrite
         text = await unless_gone(request, self.rewriter(questions, self.admission.agent.policy))
+        if not options and (back := asks_back(questions, text)):
+            return Answering.of(asking_back(back, self.admission.check.emergencies.line_for(*history)))
         seed = secrets.randbits(63) if body.seed is None else body.seed % 2**64  # without one, another sample each time
         return self.admission.start(
             Job(Question(id_, text, tuple(options)), seed=seed, temperature=body.temperature or 0.0),

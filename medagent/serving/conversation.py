@@ -65,7 +65,15 @@ _BETWEEN = re.compile(r"(?<=[.?!])\s+(?=\S)|\n+")
 _AGAIN = re.compile(r"(?i)\b(?:same|still|instead|else|again|anyway|next|now what)\b")
 _BACK = re.compile(r"(?i)\b(?:it|its|this|that|these|those|s?he|him|her|they|them|their)\b")
 _TREATS = re.compile(r"(?i)\b(?:drug|treat|therap|medic)")  # "it" may be the answer to a question with these words
-_TALK = frozenset("am question thing same again too okay ok before fails failed works worse old years sure".split())
+_REPLY = re.compile(
+    r"(?i)\W*(?:ok|okay|yes|no|thanks|thank you|great|good|hello|hi|bye|sure)\b(?!.*\?)"
+)  # asks nothing
+_COMPARED = re.compile(r"(?i)\b(?:between|differ\w*|versus|vs|or|compare\w*)\b")
+_EITHER = re.compile(r"(?:.*, )?([^,]+?),? (?:and|or|versus|vs\.?|from) ([^,]+)")
+_ONE = re.compile(r"(?i)\b(?:it|its|this|that|the (?:other|first|second|last|former|latter))\b")
+_TALK = frozenset(
+    "am question thing same again too okay ok before fails failed works worse old years sure so second last".split()
+)
 
 
 def standing_alone(questions: Sequence[str]) -> str:
@@ -101,7 +109,7 @@ def _completed(before: str, about: str, question: str) -> str:
     if pointing := _POINTING.search(question):
         named = set(re.findall(r"\w+", question[: pointing.start()])) & set(own)
         idle = (own and _IDLE_IT.search(question)) or (_USED.search(question) and _TREATS.search(before))
-        several = pointing[0].lower() in ("they", "them") and not _PLURAL.match(f"{about} of ")
+        several = pointing[0].lower() in ("they", "them") and " and " not in about and not _PLURAL.match(f"{about} of ")
         fits = asking and not (named or idle or several)
         return _as_question(_POINTING.sub(lambda _: about, question, count=1)) if fits else question
     if not own and _THING.search(stem) and (asking or plain):
@@ -111,6 +119,22 @@ def _completed(before: str, about: str, question: str) -> str:
     asks = _LED.match(question) or question.rstrip().endswith("?")
     another = plain and own and alone and led and asks and not (kin or asking or asked_for(question))
     return before.replace(about, name, 1) if another else question
+
+
+def asks_back(questions: Sequence[str], put: str) -> str:
+    """What to ask the asker, where `put` is no question that a person would ask; else empty."""
+    last, before = questions[-1], standing_alone(questions[:-1]) if len(questions) > 1 else ""
+    own = _own_words(_PEOPLE.sub(" ", last))
+    if not before or own or put != standing_alone(questions) or _REPLY.match(last):
+        return ""
+    about = subject_phrase(before) if _ASKING.match(before) or asked_for(before) or before.endswith("?") else ""
+    either = _EITHER.fullmatch(about) if _COMPARED.search(before) else None
+    if either and _ONE.search(last):
+        return f"Which do you mean: {either[1]} or {either[2]}?"
+    kinds = {kind.name for kind in asked_for(last)} - {"cause"}  # "why?" names none
+    told = kinds or _PEOPLE.search(last) or re.search(r"\d", last) or put not in (last, f"About {about}: {last}")
+    of = f"asks about {about}" if about else "is about"
+    return "" if about and told else f"Please ask the whole question: it is unclear what \u201c{last}\u201d {of}."
 
 
 def _own_words(text: str) -> list[str]:

@@ -11,6 +11,7 @@ const TITLES = {
   not_read: "Not in the passages read",
   not_said: "The corpus does not say",
   no_answer: "The agent gave no answer",
+  asks_back: "Please say more",
   other_language: "Only English is read",
 };
 
