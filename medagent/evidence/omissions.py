@@ -54,63 +54,59 @@ class _Reading:
 
     def __init__(self, question: str, answer: str, passages: Sequence[Passage], synonyms: SynonymTable) -> None:
         self.question, self.answer, self._synonyms = question, answer, synonyms
-        self.asked, self._of = Asked.of(Question("", question)), _drugs(question)
+        self._asked, self._of = Asked.of(Question("", question)), _drugs(question)
         self._known = self._of | _drugs(answer)
-        self.subject = frozenset(self.asked.subject) - word_lists()["framing"] or frozenset(self.asked.subject)
+        self.subject = frozenset(self._asked.subject) - word_lists()["framing"] or frozenset(self._asked.subject)
         self._titles = {folded(synonyms.plain(passage.title)) for passage in passages} - {""}
-        lists, kinds = _lists(), {kind.name for kind in self.asked.kinds}
-        self._own = [kind for kind in self.asked.kinds if kind.name in lists["own"]]
-        warned = kinds <= {*lists["any"], *lists["own"]} and (kinds or self._of or lists["advice"].search(question))
-        self._warned = bool(warned and self.asked.subject)
+        self._own = [kind for kind in self._asked.kinds if kind.name in _lists()["own"]]
+        kinds = {kind.name for kind in self._asked.kinds}
+        known = (
+            kinds <= {*_lists()["any"], *_lists()["own"]} if kinds else self._of or _lists()["advice"].search(question)
+        )
+        self._warned = bool(known and self.subject)
 
     def warnings_in(self, passage: Passage) -> list[tuple[int, Quote]]:
         """The sentences of a passage that count, each with the place of its sort of warning, the gravest being 0."""
-        title, framing = self._synonyms.plain(passage.title), word_lists()["framing"]
-        drugs, headed = _drugs(title), forms(self._synonyms.plain(passage.heading))
+        plain, section = self._synonyms.plain, folded(passage.section)
+        drugs, named = _drugs(plain(passage.title)), forms(plain(passage.title)) - word_lists()["framing"]
         of_drug = bool(drugs) and drugs <= (self._of or self._known)
-        if not self._warned or not (
-            of_drug or self.subject <= headed or forms(title) - framing <= forms(self.question)
-        ):
-            return []
-        text, ranks = passage.text, dict[tuple[int, int], int]()
-        for span in statements(text):
-            if (
-                rank := self._rank(self._synonyms.plain(text[slice(*span)]), folded(passage.section), of_drug)
-            ) is not None:
-                ranks[span] = rank
-        topic, scopes = passage.title if of_drug else self.question, ("", passage.heading if passage.section else "")
-        quotes = about(topic, passage, self._synonyms, ranks)
+        titled = of_drug or self.subject <= forms(plain(passage.heading)) or named <= forms(self.question)
+        spans = statements(passage.text) if self._warned and titled else ()
+        ranks = {span: self._rank(plain(passage.text[slice(*span)]), section, of_drug) for span in spans}
+        topic, scopes = passage.title if of_drug else self.question, ("", passage.heading if section else "")
+        quotes = about(topic, passage, self._synonyms, [span for span, rank in ranks.items() if rank >= 0])
         return [(ranks[quote.span], quote) for quote in quotes if quote.scope in scopes]
 
-    def _rank(self, text: str, section: str, of_drug: bool) -> int | None:
+    def _rank(self, text: str, section: str, of_drug: bool) -> int:
+        """The place of the first sort of warning that a statement is, -1 where it is none that counts."""
         lists, rest = _lists(), split_sentences(text)[1:]
         own = folded(" ".join(rest) if rest and POINTS_BACK.match(rest[0]) else text)
-        if len(text) > LONGEST or lists["none"].search(own) or SUPPOSED.search(own):
-            return None
-        headed, drugs = f"{section}: {own}", _drugs(own)
-        for rank, warning in enumerate(lists["warnings"]):
+        headed, on_drug = f"{section}: {own}", of_drug or bool(_drugs(own) & self._known)
+        silent = len(text) > LONGEST or lists["none"].search(own) or SUPPOSED.search(own)
+        for rank, warning in enumerate(() if silent else lists["warnings"]):
             needs = warning.get("needs")
             cue = re.search(warning["said"], headed if needs == "heading" else own)
-            kinds = self._own or (self.asked.kinds if needs == "kind" else ())
-            if cue and all((lists.get(kind.name) or kind.said).search(headed) for kind in kinds):
-                before, after = cue.string[: cue.start()], cue.string[cue.end() :]
-                fits = needs != "kind" or self._of if of_drug else self._is_own(own, before, after)
-                if fits and (of_drug or drugs & self._known or needs != "drug"):
-                    return rank
-        return None
+            kinds = self._own or (self._asked.kinds if needs == "kind" else ())
+            if not cue or (needs == "drug" and not on_drug):
+                continue
+            fits = needs != "kind" or self._of if of_drug else self._is_own(own, cue)
+            if fits and all((lists.get(kind.name) or kind.said).search(headed) for kind in kinds):
+                return rank
+        return -1
 
-    def _is_own(self, text: str, before: str, after: str) -> bool:
-        """Whether the subject of a sentence, which stands `before` its warning, is no other drug or disease."""
+    def _is_own(self, text: str, cue: re.Match[str]) -> bool:
+        """Whether the subject of a sentence, which stands before its cue, is no other drug or disease."""
+        before, after = cue.string[: cue.start()], cue.string[cue.end() :]
         lists, drugs, named = _lists(), _drugs(text), self.subject <= forms(text)
-        if drugs & self._known:
-            before = lists["whom"].sub(" ", before)
-        others = {each for each in self._titles if re.search(rf"\b{re.escape(each)}\b", before)}
-        others.update(lists["diseases"].findall(before))
+        about_it = lists["whom"].sub(" ", before) if drugs & self._known else before
+        others = {each for each in self._titles if re.search(rf"\b{re.escape(each)}\b", about_it)}
+        others.update(lists["diseases"].findall(about_it))
         if not named and any(not forms(each) <= forms(f"{self.question} {self.answer}") for each in others):
             return False
         if self._of or drugs & self._known:
             return bool(drugs & self._of) or not self._of
-        narrow = _drugs(before) or (drugs and lists["limits"].search(after) and not named)
+        whom = forms(before) - word_lists()["framing"] - word_lists()["populations"] - self.subject
+        narrow = _drugs(before) or (drugs and not named and (whom or lists["limits"].search(after)))
         return self.subject <= forms(after) or not narrow
 
 
