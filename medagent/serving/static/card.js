@@ -77,7 +77,7 @@ export function answerCard(record, act) {
   }
   if (answer.verdict.did_you_mean.length) box.append(meant(record, act));
   if (answer.quoted.length) box.append(quotedFromCorpus(answer.quoted, "Quoted from the corpus, not the agent's answer"));
-  if (answer.also.length) box.append(quotedFromCorpus(answer.also, "Also in these sources"));
+  if (answer.also?.length) box.append(quotedFromCorpus(answer.also, "Also in these sources"));
   if (record.options.length && !answer.withheld) box.append(otherOptions(record));
   if (answer.follow_ups.length) box.append(followUps(answer, act));
   if (answer.removed_citations)
