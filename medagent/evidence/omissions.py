@@ -16,10 +16,10 @@ import yaml
 
 from medagent.answer_forms import without_citations
 from medagent.evidence.drugs_and_doses import named_in
-from medagent.evidence.extracts import POINTS_BACK, Quote, about, statements
+from medagent.evidence.extracts import POINTS_BACK, Quote, statements
 from medagent.evidence.reading import Asked
 from medagent.evidence.sentences import SUPPOSED, denies
-from medagent.evidence.subject import word_lists
+from medagent.evidence.subject import match_subject, word_lists
 from medagent.evidence.synonyms import SynonymTable
 from medagent.evidence.words import folded, forms
 from medagent.retrieval.chunking import split_sentences
@@ -73,9 +73,14 @@ class _Reading:
         titled = of_drug or self.subject <= forms(plain(passage.heading)) or named <= forms(self.question)
         spans = statements(passage.text) if self._warned and titled else ()
         ranks = {span: self._rank(plain(passage.text[slice(*span)]), section, of_drug) for span in spans}
-        topic, scopes = passage.title if of_drug else self.question, ("", passage.heading if section else "")
-        quotes = about(topic, passage, self._synonyms, [span for span, rank in ranks.items() if rank >= 0])
-        return [(ranks[quote.span], quote) for quote in quotes if quote.scope in scopes]
+        found, scopes = list[tuple[int, Quote]](), ("", passage.heading if section else "")
+        for span, rank in ((each, rank) for each, rank in ranks.items() if rank >= 0):
+            text, topic = passage.text[slice(*span)], passage.title if of_drug else self.question
+            match = match_subject(topic, passage, text, self._synonyms)
+            here = self.subject <= forms(plain(f"{passage.heading} {text}")) and named and named <= forms(self.question)
+            if match.name in scopes and (match.kind != "other" or of_drug or here):
+                found.append((rank, Quote(passage, span, match.name)))
+        return found
 
     def _rank(self, text: str, section: str, of_drug: bool) -> int:
         """The place of the first sort of warning that a statement is, -1 where it is none that counts."""
