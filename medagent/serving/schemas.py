@@ -73,6 +73,7 @@ class QuoteShape(ResponseShape):
     passage: PassageShape
     sentence: tuple[int, int]
     scope: str
+    sure: bool
 
 
 class UsageShape(BaseModel):
