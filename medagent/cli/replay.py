@@ -25,7 +25,7 @@ from medagent.retrieval.chunking import split_sentences
 from medagent.retrieval.filters import Filter
 from medagent.serving.openai_form import source_line
 from medagent.serving.records import read_record
-from medagent.types import Question
+from medagent.types import Question, Turn
 
 Row = Mapping[str, Any]
 NOT_COMPARED = {"logprob", "usage", "nearest"}  # rounding, counts, and passages that `quoted` names
@@ -50,13 +50,17 @@ def print_replay(id: str, records: Path, given: Mapping[str, Any]) -> None:
     with closing(engine_of(served)) as engine:
         agent = agent_of(served, engine=engine)
         tell = Steps(agent.protocol, agent.retriever)
+
+        def on_turn(turn: Turn) -> None:
+            tell(turn)
+
         answering = answer_job(
             agent,
             job,
             check=check_of(served, agent.retriever, number=served.emergency_number),
             search=agent.search_batcher().within(where),
             history=history,
-            on_turn=tell,
+            on_turn=on_turn,
         )
         answer = replace(asyncio.run(answering), rewritten_question=then["answer"]["asked_as"])
         now = json.loads(json.dumps({"turns": tell.turns, "answer": answer.to_json()}))
