@@ -6,7 +6,7 @@ from rich.console import Console
 
 from medagent.cli.safe_text import escape
 from medagent.evidence.answers import Answer, Steps
-from medagent.evidence.extracts import ALSO, QUOTED
+from medagent.evidence.extracts import ALSO
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.retrieval.retriever import Retriever
 from medagent.serving.openai_form import source_line
@@ -61,7 +61,7 @@ def show_answer(console: Console, answer: Answer) -> None:
             console.print(
                 f"     [dim]removed citations of passages that were not shown: {answer.removed_citations}[/dim]"
             )
-    for title, quotes in ((QUOTED, answer.quoted), (ALSO, answer.also)):
+    for title, quotes in ((answer.quoted_as, answer.quoted), (ALSO, answer.also)):
         if quotes:
             console.print(f"  [cyan]{title}[/cyan]")
         for quote in quotes:

@@ -14,7 +14,7 @@ from medagent.agent import Agent, Job
 from medagent.answer_forms import citations, marked_letters, without_citations
 from medagent.any_model import for_any_model
 from medagent.evidence.check import EvidenceCheck
-from medagent.evidence.extracts import Quote
+from medagent.evidence.extracts import NEAREST, QUOTED, Quote
 from medagent.evidence.kinds import NOTHING_ON_IT, EvidenceKind, EvidenceVerdict
 from medagent.evidence.omissions import omitted
 from medagent.protocol import NOT_ADVICE, TurnProtocol
@@ -111,6 +111,11 @@ class Answer:
         return self.verdict.kind is EvidenceKind.STATED
 
     @property
+    def quoted_as(self) -> str:
+        """The line above the quoted sentences: whether they answer, or are only the nearest."""
+        return QUOTED if any(quote.sure for quote in self.quoted) else NEAREST
+
+    @property
     def usage(self) -> dict[str, int]:
         """Tokens read (question and passages) and sampled, as OpenAI's API counts them."""
         return {
@@ -128,6 +133,7 @@ class Answer:
             "verdict": self.verdict.to_json(),
             "withheld": self.withheld,
             "sources": [cited.to_json() for cited in self.citations],
+            "quoted_as": self.quoted_as,
             "quoted": [quote.to_json() for quote in self.quoted],
             "also": [quote.to_json() for quote in self.also],
             "nearest": [passage.to_json() for passage in dict.fromkeys(quote.passage for quote in self.quoted)],

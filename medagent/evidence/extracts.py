@@ -24,6 +24,7 @@ from medagent.retrieval.passages import Passage
 from medagent.types import Question
 
 QUOTED = "Quoted from the corpus, not the agent's answer"
+NEAREST = "The nearest sentences of the corpus, which may not answer this"
 ALSO = "Also in these sources"
 POINTS_BACK = re.compile(r"\W*(?:it|they|this|these|both|such)\b", re.IGNORECASE)
 _ITEM = re.compile(r"\s*[-\u2022*] ")
@@ -39,6 +40,9 @@ _OF_A_NAME = re.compile(r"\b(?:of|for|with|against)\s+(?:the\s+)?$", re.IGNORECA
 _AT_A_PLACE = re.compile(r"\b(?:in|from|to|after)\s+$", re.IGNORECASE)
 _DISEASE = re.compile(r"\W*(?:disease|syndrome|disorder|[a-z]+(?:emia|itis|osis|oma|opathy))\b", re.IGNORECASE)
 _ALSO = re.compile(r"\balso\b", re.IGNORECASE)
+_RESEARCH = re.compile(
+    r"\b(?:research\w*|stud(?:y|ies)|investigat(?:e|es|ed|ing|ors?)|scientists?|trials?|are trying to|ongoing)\b"
+)
 _COUNTED = re.compile(
     r"\b(?:how (?:long|often|many|much|fast|soon|old|common)|percent\w*|odds|chances?|when|incidence|prevalence|dos\w+|"
     r"until what age)\b"
@@ -93,7 +97,12 @@ def best_quotes(
             if score > best.get(quote.text, (LEAST, quote))[0]:
                 best[quote.text] = score, quote
     ranked = [quote for _, quote in sorted(best.values(), key=lambda each: -each[0])]
-    return tuple(quote for quote in ranked if quote.sure or not ranked[0].sure)[:limit]
+    found: list[Quote] = []
+    for quote in ranked:
+        again = any(quote.text in other.text or other.text in quote.text for other in found)
+        if len(found) < limit and not again and (quote.sure or not ranked[0].sure):
+            found.append(quote)
+    return tuple(found)
 
 
 def queries_of(question: str, synonyms: SynonymTable | None = None) -> tuple[str, ...]:
@@ -152,6 +161,7 @@ class _Asked:
     def __init__(self, question: str, passages: Sequence[Passage]) -> None:
         self.question = question
         self.relation = AskedRelation.asked_by(question)
+        self.of_research = bool(_RESEARCH.search(folded(question)))
         self.counted = bool(_COUNTED.search(folded(question)))
         counts = Counter(each for passage in passages for each in words_of(passage))
         total = len(passages)
@@ -159,6 +169,7 @@ class _Asked:
         self.titled = {passage.title for passage in passages if self.share_of_title(passage.title) > NAMED}
         beside = re.sub("|".join(re.escape(title) for title in self.titled) or "$^", " ", question, flags=re.IGNORECASE)
         self.kinds = asked_for(beside) or asked_for(question)
+        self.of_treatment = any(kind.name == "treatment" for kind in self.kinds)
         asking = forms(" ".join(found[0] for kind in self.kinds for found in kind.asked.finditer(folded(question))))
         self.words = forms(question) - _FRAME_FORMS - asking
         self.total = sum(map(self.weight, self.words & frozenset(counts))) or 1.0
@@ -216,6 +227,8 @@ class _Asked:
             score += 0.5 * (self.counted and bool(_COUNT.search(said))) - 0.2 * min(1.0, len(read[at]) / LONG)
             score -= 0.1 * (denies(what_is_asked(self.question)) != denies(text))
             score -= 0.1 * bool(_ALSO.search(text))  # it adds to what was said before
+            score -= 0.4 * (bool(_RESEARCH.search(said)) and not self.of_research)
+            score += 0.3 * (self.of_treatment and bool(named_in(text).drugs - named_in(self.question).drugs))
             yield score, Quote(passage, span, match.name, sure)
 
 

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from medagent.evidence.emergencies import Emergencies
-from medagent.evidence.extracts import ALSO, QUOTED
+from medagent.evidence.extracts import ALSO
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import Filter
 from medagent.serving.client_utility_prompts import utility_answer
@@ -232,7 +232,7 @@ def content_of(answer: dict[str, Any]) -> str:
     if not answer["withheld"]:
         lines += [escaped(answer["verdict"]["text"]), ""]
         lines += [f"[{source['number']}] {escaped(source_line(source['passage']))}  " for source in answer["sources"]]
-    for title, quotes in ((QUOTED, answer["quoted"]), (ALSO, answer["also"])):
+    for title, quotes in ((answer["quoted_as"], answer["quoted"]), (ALSO, answer["also"])):
         lines += ["", f"{title}:"] if quotes else []
         for quote in quotes:
             only = f"Only for {quote['scope']}: " if quote["scope"] else ""

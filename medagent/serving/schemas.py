@@ -103,6 +103,7 @@ class AnswerShape(ResponseShape):
     verdict: VerdictShape
     withheld: bool
     sources: list[SourceShape]
+    quoted_as: str
     quoted: list[QuoteShape]
     also: list[QuoteShape]
     nearest: list[PassageShape]

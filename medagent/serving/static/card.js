@@ -76,7 +76,7 @@ export function answerCard(record, act) {
     if (answer.sources.length) box.append(quotes(answer));
   }
   if (answer.verdict.did_you_mean.length) box.append(meant(record, act));
-  if (answer.quoted.length) box.append(quotedFromCorpus(answer.quoted, "Quoted from the corpus, not the agent's answer"));
+  if (answer.quoted.length) box.append(quotedFromCorpus(answer.quoted, answer.quoted_as));
   if (answer.also?.length) box.append(quotedFromCorpus(answer.also, "Also in these sources"));
   if (record.options.length && !answer.withheld) box.append(otherOptions(record));
   if (answer.follow_ups.length) box.append(followUps(answer, act));

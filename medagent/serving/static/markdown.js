@@ -17,7 +17,7 @@ export function asMarkdown({ question, options, turns, answer }) {
     lines.push(`${plain(`[${number}]`)} ${plain(heading(passage))} (${plain(origin(passage))})`, "", `> ${plain(quoted)}`, "");
   }
   if (answer.caption) lines.push(`*${plain(answer.caption)}*`, "");
-  for (const [title, quotes] of [["Quoted from the corpus, not the agent's answer", answer.quoted], ["Also in these sources", answer.also ?? []]]) {
+  for (const [title, quotes] of [[answer.quoted_as, answer.quoted], ["Also in these sources", answer.also ?? []]]) {
     if (quotes.length) lines.push(`${title}:`, "");
     for (const { passage, sentence, scope } of quotes) {
       const said = `${scope ? `Only for ${scope}: ` : ""}${cut(passage.text, sentence)[1].trim()}`;
