@@ -228,7 +228,7 @@ class Names:
         return list(spelt.values())[:MAX_NAMES]
 
     def _words_near(self, word: str) -> list[tuple[str, float]]:
-        if len(word) < SHORTEST:
+        if len(word) < SHORTEST or not word.isalpha():  # a code is not misspelt but another
             return []
         allowed = min(3, (len(word) + 3) // 4)  # one letter in four
         near: list[tuple[str, float]] = []
