@@ -81,6 +81,7 @@ GROUPS: dict[str, dict[str, Any]] = {
 }
 COMMANDS: dict[str, Any] = {name: command for group in GROUPS.values() for name, command in group.items()}
 HELP = ("-h", "--help")
+OF_THE_PAGE = ("--feedback", "--quiz", "--examples")  # also written without their group
 
 
 class CommandParser(ArgumentParser):
@@ -127,7 +128,8 @@ def with_flags_said(arguments: list[str]) -> list[str]:
     flags = _flags(COMMANDS)
     said: list[str] = []
     for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
-        said.append(argument)
+        of_page = arguments[:1] == ["serve"] and argument.partition("=")[0] in OF_THE_PAGE
+        said.append(f"--page.{argument[2:]}" if of_page else argument)
         if argument in flags and after.lower() not in ("true", "false"):
             said.append("true")
     return _with_runs_listed(said) if said[:1] in (["compare"], ["table"]) else said

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from medagent.cli.commands.train import CONFIGURED
-from medagent.cli.main import COMMANDS, GROUPS, main
+from medagent.cli.main import COMMANDS, GROUPS, main, with_flags_said
 from medagent.models.base_models import model_path
 from tests.support import ROOT
 
@@ -143,3 +143,13 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch, capsys) -> None:
     monkeypatch.setattr("medagent.cli.index.report_changes", interrupted)
     assert main(["index", "build", "starter"]) == 130
     assert "same command again" in capsys.readouterr().err
+
+
+def test_files_of_the_page_are_also_given_without_their_group() -> None:
+    assert with_flags_said(["serve", "--feedback", "f", "--quiz=q"]) == [
+        "serve",
+        "--page.feedback",
+        "f",
+        "--page.quiz=q",
+    ]
+    assert with_flags_said(["ask", "--feedback", "f"]) == ["ask", "--feedback", "f"]
