@@ -43,6 +43,7 @@ _KINDS: dict[str, re.Pattern[str]] = {
 _SAID = re.compile(
     r"(?:^|\n)\s*(?:\|\|>)?\s*(?:user|human|q)\s*:\s*[\"\u201c]?(.+?)[\"\u201d]?\s*(?=\n|$)", re.IGNORECASE
 )
+_HISTORY = re.compile(r"<chat_history>.*?</chat_history>", re.IGNORECASE | re.DOTALL)
 TITLE_WORDS = 6
 _AS_JSON = re.compile(r"\bjson\b", re.IGNORECASE)
 
@@ -69,6 +70,11 @@ def utility_answer(system: str, last: str, questions: list[str]) -> str | None:
         return "\N{SPEECH BALLOON}"
     empty: dict[str, object] = {"tags": ["Medicine"], "text": "", "prompt": title_of(first)}
     return json.dumps({kind: empty.get(kind, [])})
+
+
+def without_talk(prompt: str) -> str:
+    """A utility prompt without the conversation that it quotes."""
+    return _SAID.sub(" ", _HISTORY.sub(" ", prompt))
 
 
 def _kind_of(instruction: str) -> str | None:

@@ -15,25 +15,26 @@ from medagent.evidence.emergencies import Emergencies
 from medagent.evidence.extracts import ALSO
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import Filter
-from medagent.serving.client_utility_prompts import utility_answer
+from medagent.serving.client_utility_prompts import utility_answer, without_talk
 from medagent.untrusted_text import is_blank
 
 MAX_CHARACTERS, MAX_EARLIER = 8_000, 12  # characters of a question; earlier ones that may complete it
 MAX_NAMED = 20  # unused fields of a request that its answer names
 MAX_HISTORY = 3  # messages that may tell of an emergency
-_MARKUP = re.compile(r"([\\`*|~_$])")
-_AT_LINE = re.compile(r"^[#=+-]|^\d+(?=[.)])|^>", re.MULTILINE)  # headings, lists, quotes
-# Text that programs turn into links by themselves. A joiner that is not seen breaks it; an entity alone is read first.
-_LINKED = re.compile(r"(?<=[a-z]):(?=//)|(?<=/)/|(?<=[\w-])\.(?=[a-z]{2,})|(?<=\bwww)\.|@", re.IGNORECASE)
-_JOINER = "&#8288;"
+_MARKUP = re.compile(r"([\\`*|~_$<>])")
+_AT_LINE = re.compile(r"^(?=[#=+-])|^\d+(?=[.)])", re.MULTILINE)  # headings, lists
+# Text that programs turn into links by themselves, and brackets that link. A joiner, which is not seen, breaks them.
+_LINKED = re.compile(
+    r"(?<=[a-z])(?=://)|(?<=/)(?=/)|(?<=[\w-])(?=\.[a-z]{2,})|(?<=\bwww)(?=\.)|(?=@)|(?<=\])(?=[(:\[])|(?<=\[)(?=\^)",
+    re.IGNORECASE,
+)
+_JOINER = "\u2060"
 _UNSEEN = frozenset({"Cc", "Cf"})  # of Unicode's categories: they turn text around, or hide it
 NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 SHAPES = (
     "guided_json guided_choice guided_regex guided_grammar structured_outputs grammar json_schema format text audio "
     "top_logprobs"
 ).split()
-_BRACKET = re.compile(r"\[(?!\d{1,3}\](?![(:\[]))|(?<!\[\d)(?<!\[\d\d)(?<!\[\d\d\d)\]|(?<=\d)\](?=[(:\[])")
-_ENTITIES = {"[": "&#91;", "]": "&#93;"}
 
 
 def _a_filter(text: str) -> str:
@@ -139,7 +140,7 @@ def read_conversation(body: ChatRequest, emergencies: Emergencies) -> Conversati
         utility = utility_answer("", last.text, asked)
     else:
         utility = utility_answer(system, asked[-1] if ends_with_user else "", asked[:-1] if ends_with_user else asked)
-    if utility is not None and emergencies.line_for(last.text) is None:
+    if utility is not None and emergencies.line_for(without_talk(last.text)) is None:
         return Conversation("", utility=utility)
     if not ends_with_user:
         raise RefusedError("messages", "the last message must be the user's, and have text.")
@@ -245,21 +246,19 @@ def thought_of(turn: dict[str, Any]) -> str:
     """A turn as a line of `reasoning_content`, by which chat programs show progress."""
     if turn["query"] is None:
         return ""
-    return f"Searched: {escaped(turn['query'])} ({len(turn['passages'])} passages)\n"
+    return f"Searched: {escaped(turn['query'])} ({len(turn['passages']) or 'no'} new passages)\n"
 
 
 def escaped(text: str, *, paragraphs: bool = False) -> str:
     """Text that Markdown shows as it is; in one line unless it may have `paragraphs`. Citations stay as they are.
 
-    Brackets become entities: chat programs read a backslash before one as mathematics.
+    Not every chat program decodes entities, and some read a backslash before a bracket as mathematics.
     """
     text = "".join(each for each in text if each in "\n\t" or unicodedata.category(each) not in _UNSEEN)
     lines = [" ".join(line.split()) for line in text.splitlines()]
     plain = "\n".join(lines) if paragraphs else " ".join(line for line in lines if line)
-    plain = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    plain = _BRACKET.sub(lambda found: _ENTITIES[found[0]], _MARKUP.sub(r"\\\1", plain))
-    plain = _LINKED.sub(lambda found: f"{_JOINER}&#{ord(found[0])};", plain)
-    return _AT_LINE.sub(lambda found: "".join(f"&#{ord(letter)};" for letter in found[0]), plain)
+    plain = _LINKED.sub(_JOINER, _MARKUP.sub(r"\\\1", plain))
+    return _AT_LINE.sub(lambda found: f"{found[0]}\\", plain)
 
 
 def source_line(passage: dict[str, Any]) -> str:

@@ -97,3 +97,12 @@ def test_a_question_about_titles_is_a_question(policy: Any) -> None:
         "#" * 100,
     ):
         assert "medagent" in chat(policy, [{"role": "user", "content": text}]).json(), text[:40]
+
+
+def test_an_emergency_in_the_quoted_talk_is_no_second_emergency(policy: Any) -> None:
+    talk = "USER: I took 40 paracetamol tablets, what now?\nASSISTANT: Call now. Do you want to die?"
+    title = "### Task:\nGenerate a title of the chat history.\n"
+    for quoted in (f"<chat_history>\n{talk}\n</chat_history>", "USER: I took 40 paracetamol tablets, what now?"):
+        assert "medagent" not in chat(policy, [{"role": "user", "content": title + quoted}]).json()
+    danger = chat(policy, [{"role": "user", "content": f"{title}I took 40 paracetamol tablets, what now?"}]).json()
+    assert danger["medagent"]["answer"]["urgent"]

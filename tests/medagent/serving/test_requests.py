@@ -129,12 +129,11 @@ def test_nothing_of_the_corpus_is_markup_in_a_chat(tokenizer: Any) -> None:
     answer = body["medagent"]["answer"]
     quoted = [{"passage": hostile.to_json(), "sentence": [0, 34], "scope": "![x](y)"}]
     lacking = content_of({**answer, "withheld": True, "quoted": quoted, "urgent": "Call [x](y)"})
-    assert not [markup for markup in ("![", "](", "<img", "\n# ") if markup in text or markup in lacking]
-    assert escaped("a [1] [2]: http://x") == "a [1] &#91;2&#93;: http&#8288;&#58;/&#8288;&#47;x", (
-        "a definition of a link is one too"
-    )
+    assert not re.search(r"\]\(|(?<!\\)<|\n# ", text + lacking)
+    shown = escaped("a [1][2]: http://x [^3] A&E")
+    assert shown.replace("\u2060", "_") == "a [1]_[2]_: http_:/_/x [_^3] A&E", "a definition of a link is one too"
     block = escaped("Title\n===\n# H\r- item\n1. one\n    code\nwww.x.example a@b.example $x$", paragraphs=True)
-    assert not re.search(r"(?m)^[#=+-]|^ {4}|^\d+\.|www\.|@|(?<!\\)\$", block)
+    assert not re.search(r"(?m)^[#=+-]|^ {4}|^\d+\.|www\.|(?<!\u2060)@|(?<!\\)\$", block)
 
 
 def test_methods_and_models(policy: Any) -> None:
