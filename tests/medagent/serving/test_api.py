@@ -21,7 +21,7 @@ from medagent.types import Question
 from studies.starter_base.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from tests.medagent.serving.support import GOUT, Corpus, call, events
 
-SEARCHED = "Searched: gout drug (1 passages)\n"
+SEARCHED = "Searched: gout drug (1 new passages)\n"
 
 
 def test_an_answer_is_the_rollouts_with_its_citations_checked(policy: Any) -> None:
