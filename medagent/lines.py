@@ -22,6 +22,7 @@ MOST_LINES = 3  # sentences of an answer; further ones are left out
 SHORTEST = 3  # words; what is shorter belongs to the sentence before it
 _LIST = r"((?:\d{1,3}\b|(?:and|or|to)\b|[^\w.\[\]]|\.(?!\d))+)"  # numbers and what stands between them, but no "1.5"
 _LISTS = rf"\[{_LIST}\]", rf"(?i)(?<!-)\b(?:sentence|line|number|answer)s?:? {_LIST}", rf"(?i)^{_LIST}$"
+_NONE = re.compile(r"\W*none\W*", re.IGNORECASE)
 _RANGE = re.compile(r"(\d+)(?:(?: ?[-\u2013] ?| to )(\d+))?")
 
 _THINK, _SEARCH, _ANSWER = (
@@ -142,3 +143,7 @@ class PlainLinesProtocol(NumberedLines, PlainProtocol):
     def closing(self, question: Question) -> str:
         """See `PlainProtocol.closing`."""
         return CHOOSE
+
+    def written_answer(self, said: str, passages: Sequence[Passage], question: Question) -> str | None:
+        """See `NumberedLines.written_answer`. "None" abstains, as the message offers."""
+        return "none" if _NONE.fullmatch(said) else super().written_answer(said, passages, question)

@@ -11,6 +11,8 @@ from transformers import AutoTokenizer
 from medagent.agent import Agent, GivenSearch, Job
 from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.rollout_files import readable, rollout_from
+from medagent.evidence.kinds import EvidenceKind
+from medagent.evidence.verdict import judge
 from medagent.lines import LinesProtocol, PlainLinesProtocol, named_numbers, numbered_lines
 from medagent.models.base_models import model_path
 from medagent.policies.scripted import ScriptedPolicy
@@ -70,6 +72,12 @@ def test_an_answer_that_names_no_sentence_shown_is_none(said: str) -> None:
     assert (found.answer, found.stop_reason) == (None, StopReason.MALFORMED)
 
 
+def test_an_untrained_model_may_say_that_none_answers() -> None:
+    found = rolled_out(PlainLinesProtocol(), "Nothing fits.\nAnswer: none", given=True)
+    assert (found.answer, grade(found).verdict) == ("none", Verdict.ABSTAINED)
+    assert judge(found).kind not in (EvidenceKind.STATED, EvidenceKind.PARTLY)
+
+
 def test_what_the_agent_writes_beside_numbers_is_not_printed() -> None:
     found = rolled_out(LinesProtocol(), "<search>gout</search>", "<answer>Take 500 mg, see [2] and [2].</answer>")
     assert found.answer == "The first-line drug is allopurinol. [1]"
@@ -86,7 +94,6 @@ def test_the_letter_follows_where_the_sentences_name_one_option() -> None:
 def test_an_untrained_model_is_given_numbered_sentences_and_names_some() -> None:
     found = rolled_out(PlainLinesProtocol(), "It is in the second.\nAnswer: [2]", given=True)
     assert found.answer == "The first-line drug is allopurinol. [1]"
-    assert rolled_out(PlainLinesProtocol(), "Answer: none", given=True).answer is None
 
 
 @pytest.mark.parametrize(
