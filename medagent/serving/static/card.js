@@ -1,6 +1,6 @@
 // The answer card: the verdict of the evidence, the answer, the quoted sentence, and what the corpus has instead.
 
-import { byId, cut, heading, link, make, origin, pieces } from "./dom.js";
+import { about, byId, cut, heading, link, make, origin, pieces } from "./dom.js";
 
 const LETTERS = "ABCDEFGHIJ";
 const TITLES = {
@@ -45,18 +45,21 @@ export function bindPassageToHistory() {
 
 /** A button that opens a passage. */
 export function passageButton(found, said, open, more = "") {
-  const about = [found.passage.source, found.passage.year, more].filter(Boolean).join(" · ");
   const button = make(
     "button",
     { type: "button", dir: "auto" },
+    ...only(found.scope),
     ...(found.number ? [make("span", { className: "number" }, `[${found.number}] `)] : []),
     make("span", { className: "query" }, heading(found.passage)),
     make("span", { className: "snippet" }, said),
-    make("span", { className: "about" }, about),
+    make("span", { className: "about" }, [about(found.passage), more].filter(Boolean).join(" · ")),
   );
   button.addEventListener("click", open);
   return button;
 }
+
+const only = (scope) => (scope ? [make("span", { className: "chip partly" }, `only for ${scope}`)] : []);
+const same = (one, other) => one.passage.id === other.passage.id && String(one.sentence) === String(other.sentence);
 
 export const shortened = (text) => (text.length > 160 ? `${Array.from(text).slice(0, 157).join("")}...` : text);
 
@@ -68,15 +71,19 @@ export function answerCard(record, act) {
   if (answer.urgent) box.append(make("p", { className: "urgent", role: "alert" }, answer.urgent));
   box.append(make("h3", {}, "Answer"));
   box.append(make("p", { className: `verdict ${answer.verdict.kind}` }, TITLES[answer.verdict.kind]));
-  if (answer.caption) box.append(make("p", { className: "hint" }, answer.caption));
+  const caption = answer.caption && (!answer.withheld || answer.quoted.length) ? [make("p", { className: "hint" }, answer.caption)] : [];
   if (answer.asked_as) box.append(make("p", { className: "hint", dir: "auto" }, `Asked as: ${answer.asked_as}`));
-  box.append(answer.withheld ? make("p", { className: "lacking", dir: "auto" }, answer.verdict.text) : said(answer));
-  if (!answer.withheld) {
+  if (answer.withheld) box.append(make("p", { className: "lacking", dir: "auto" }, answer.verdict.text), ...caption);
+  else {
+    box.append(...caption, said(answer));
     box.append(make("p", { className: "hint" }, answer.verdict.text));
     if (answer.sources.length) box.append(quotes(answer));
   }
   if (answer.verdict.did_you_mean.length) box.append(meant(record, act));
-  if (answer.quoted.length) box.append(quotedFromCorpus(answer.quoted, answer.quoted_as));
+  const beside = answer.quoted.filter((each) => answer.withheld || !answer.sources.some((source) => same(source, each)));
+  // In an emergency what is merely near is folded: it may be on everyday use of what was taken.
+  const folded = answer.urgent && !beside.some(({ sure }) => sure);
+  if (beside.length) box.append(quotedFromCorpus(beside, answer.quoted_as, folded));
   if (answer.also?.length) box.append(quotedFromCorpus(answer.also, "Also in these sources"));
   if (record.options.length && !answer.withheld) box.append(otherOptions(record));
   if (answer.follow_ups.length) box.append(followUps(answer, act));
@@ -105,7 +112,8 @@ function quotes(answer) {
   const list = make("ul", { className: "sources", aria: { label: "Cited passages" } });
   for (const source of answer.sources) {
     const quoted = `\u201c${cut(source.passage.text, source.sentence)[1].trim()}\u201d`;
-    list.append(make("li", {}, passageButton(source, quoted, () => openPassage(source))));
+    const scope = answer.quoted.find((each) => same(source, each))?.scope;
+    list.append(make("li", {}, passageButton({ ...source, scope }, quoted, () => openPassage(source))));
   }
   return list;
 }
@@ -142,22 +150,21 @@ export function withName(question, missing, name) {
 }
 
 /** Sentences of the corpus on the question, as they stand there. A click opens the passage at the sentence. */
-function quotedFromCorpus(quotes, title) {
+function quotedFromCorpus(quotes, title, folded = false) {
   const list = make("ul", { className: "quoted", aria: { label: title } });
   for (const { passage, sentence, scope } of quotes) {
-    const about = [passage.source, passage.date ?? passage.year, ...(passage.types ?? [])].filter(Boolean).join(" · ");
     const button = make(
       "button",
       { type: "button", dir: "auto" },
-      ...(scope ? [make("span", { className: "chip partly" }, `only for ${scope}`)] : []),
+      ...only(scope),
       make("q", {}, cut(passage.text, sentence)[1].trim()),
       make("span", { className: "query" }, heading(passage)),
-      make("span", { className: "about" }, about),
+      make("span", { className: "about" }, about(passage)),
     );
     button.addEventListener("click", () => openPassage({ passage, sentence }, "", MARKED_QUOTE));
     list.append(make("li", {}, button));
   }
-  return make("section", {}, make("p", { className: "chip" }, title), list);
+  return folded ? make("details", {}, make("summary", {}, title), list) : make("section", {}, make("p", { className: "chip" }, title), list);
 }
 
 /** What the passages that were read say of the options that were not chosen. */

@@ -18,7 +18,12 @@ export function heading(passage) {
   return [passage.title, passage.section].filter(Boolean).join(" > ") || passage.id;
 }
 
-/** Where a passage is from, in a line. */
+/** Source, date and kinds of a passage, in a short line. */
+export function about({ source, date, year, types }) {
+  return [source, date ?? year ?? "no date", ...(types ?? [])].filter(Boolean).join(" · ");
+}
+
+/** Where a passage is from, with all that is known of it. */
 export function origin(passage) {
   const authors = passage.authors ?? [];
   const by = authors.length > 3 ? `${authors[0]} et al.` : authors.join(", ");

@@ -89,7 +89,7 @@ export class Entry {
   showAnswer() {
     const { answer, seconds, where } = this.record;
     const limited = where ? ` Only passages with ${where} were searched.` : "";
-    this.say(`${seconds ? `Answered in ${seconds.toFixed(1)} s.` : "Answered."}${limited}`);
+    this.say(`${seconds >= 0.05 ? `Answered in ${seconds.toFixed(1)} s.` : "Answered."}${limited}`);
     this.end.replaceChildren(answerCard(this.record, this.act));
     for (const [index, item] of [...this.options.children].entries())
       item.classList.toggle("chosen", "ABCDEFGHIJ"[index] === answer.letter);

@@ -107,7 +107,7 @@ function setRunning(runs) {
   const focused = document.activeElement === stop || document.activeElement === byId("send");
   byId("send").disabled = runs;
   stop.hidden = !runs;
-  if (focused) (runs ? stop : byId("question")).focus();
+  if (focused) (runs ? stop : byId("question")).focus({ preventScroll: true }); // the answer stays in view
 }
 
 /** Ask for a token, and then the question that was refused once more. */

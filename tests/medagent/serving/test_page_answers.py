@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from medagent.retrieval.bibliography import Bibliography
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.passages import Hit, Passage
 from medagent.serving.page import QuizItem
@@ -153,3 +154,33 @@ def test_a_search_is_limited_to_a_source_and_years(visit: Visit) -> None:
     assert asked[0] == "source=WHO year>=2010"
     expect(page.locator("article .status")).to_contain_text('Only passages with source="WHO" year>=2010 were searched.')
     assert not visit.wrong
+
+
+@pytest.mark.parametrize("visit", [{"context": {"viewport": {"width": 375, "height": 640}}}], indirect=True)
+def test_an_emergency_is_in_view_and_what_is_merely_near_is_folded(visit: Visit) -> None:
+    page = visit.page
+    near = Passage.make(
+        "gout", "Colchicine is taken with meals.", source="WHO", id="g", about=Bibliography(date="2021-03")
+    )
+    visit.app.state.corpus.search = lambda queries, *, top_k: [[Hit(near, 0.5)] for _ in queries]
+    visit.ask("I took 40 colchicine tablets, what now?")
+    visit.policy.allow(2)
+    expect(page.get_by_text("This may be an emergency.")).to_be_in_viewport(ratio=1)
+    expect(page.locator("#question")).to_be_focused()
+    quote = page.locator(".quoted button")
+    expect(quote).to_be_hidden()
+    page.get_by_text("The nearest sentences of the corpus").click()
+    expect(quote.locator(".about")).to_have_text("WHO \u00b7 2021-03")
+
+
+def test_a_cited_sentence_is_shown_once_with_what_it_is_limited_to(visit: Visit) -> None:
+    page = visit.page
+    chronic = Passage.make("chronic gout", "The first-line drug is allopurinol.", source="WHO", id="g")
+    visit.app.state.corpus.search = lambda queries, *, top_k: [[Hit(chronic, 0.5)] for _ in queries]
+    visit.policy._script = lambda read, turn: (
+        "<search>gout</search>" if turn == 0 else "<answer>allopurinol [1]</answer>"
+    )
+    visit.answered()
+    expect(page.locator(".sources .chip")).to_have_text("only for chronic gout")
+    expect(page.locator(".sources .about")).to_have_text("WHO \u00b7 no date")
+    expect(page.locator(".quoted")).to_have_count(0)
