@@ -122,6 +122,8 @@ def answer_from(quotes: Sequence[Quote], shown: Sequence[Passage]) -> str:
 def statements(text: str) -> Iterator[tuple[int, int]]:
     """Spans of whole sentences: with the one before where they point back, and with the items of a list they begin.
 
+    A dose points back where its sentence names no drug and the one before does.
+
     Headings, questions, and sentences that send the reader elsewhere are none.
     """
     spans = [(start, start + len(text[start:end].rstrip())) for start, end in sentence_spans(text)]
@@ -134,7 +136,10 @@ def statements(text: str) -> Iterator[tuple[int, int]]:
         while _LIST.search(said) and last < len(spans) and _ITEM.match(text[spans[last][0] :]):
             last += 1
         taken = last
-        before = text[slice(*spans[at - 1])] if at and POINTS_BACK.match(said) else ""
+        before = text[slice(*spans[at - 1])] if at else ""
+        dose = named_in(said) if before and re.search(r"\d", said) else None
+        if not POINTS_BACK.match(said) and not (dose and dose.doses and not dose.drugs and named_in(before).drugs):
+            before = ""
         whole = bool(_WHOLE.search(before)) and not _ELSEWHERE.search(before)
         item = _ITEM.match(said)
         yield spans[at - 1][0] if whole else start + (item.end() if item else 0), spans[last - 1][1]
@@ -161,6 +166,7 @@ class _Asked:
     def __init__(self, question: str, passages: Sequence[Passage]) -> None:
         self.question = question
         self.relation = AskedRelation.asked_by(question)
+        self.drugs = named_in(question).drugs
         self.of_research = bool(_RESEARCH.search(folded(question)))
         self.counted = bool(_COUNTED.search(folded(question)))
         counts = Counter(each for passage in passages for each in words_of(passage))
@@ -214,6 +220,9 @@ class _Asked:
             said = _without(text, forms(plain.title))
             if self.relation and not (re.search(self.relation.verbs, said) and _is_of(self.relation.sort, text)):
                 continue
+            named = named_in(text)
+            if named.doses and self.drugs and named.drugs and not named.drugs & self.drugs:
+                continue  # the dose of another drug
             match = match_subject(self.question, passage, text, synonyms)
             told = [kind for kind in self.kinds if kind.said.search(said)]
             here, beside = self.share(read[at]), frozenset[str]().union(*read[max(0, at - 2) : at + 3])
@@ -228,7 +237,7 @@ class _Asked:
             score -= 0.1 * (denies(what_is_asked(self.question)) != denies(text))
             score -= 0.1 * bool(_ALSO.search(text))  # it adds to what was said before
             score -= 0.4 * (bool(_RESEARCH.search(said)) and not self.of_research)
-            score += 0.3 * (self.of_treatment and bool(named_in(text).drugs - named_in(self.question).drugs))
+            score += 0.3 * (self.of_treatment and bool(named.drugs - self.drugs))
             yield score, Quote(passage, span, match.name, sure)
 
 

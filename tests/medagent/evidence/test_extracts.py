@@ -132,6 +132,13 @@ def test_a_sentence_on_another_subject_is_near_and_not_sure() -> None:
     assert not quote.sure
 
 
+def test_a_dose_is_quoted_with_its_drug_and_never_that_of_another() -> None:
+    text = "Offer allopurinol first line. Start at 100 mg daily. In attacks give colchicine 0.5 mg twice daily."
+    quotes = best_quotes("how much allopurinol in gout", [Passage.make("gout", text)])
+    assert [quote.text for quote in quotes][0] == "Offer allopurinol first line. Start at 100 mg daily."
+    assert not any("0.5 mg" in quote.text for quote in quotes)
+
+
 def test_initials_of_a_title_name_its_subject() -> None:
     passage = Passage.make("Hereditary spastic paraplegia", "It is inherited in an autosomal dominant manner.")
     other = Passage.make("Gout", "Gout is rarely inherited.")
