@@ -15,7 +15,7 @@ from medagent.answer_forms import citations, marked_letters, without_citations
 from medagent.any_model import for_any_model
 from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.extracts import NEAREST, QUOTED, Quote
-from medagent.evidence.kinds import NOTHING_ON_IT, EvidenceKind, EvidenceVerdict
+from medagent.evidence.kinds import NOTHING_ON_IT, NOTHING_SURE, EvidenceKind, EvidenceVerdict
 from medagent.evidence.omissions import omitted
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.quoting_agent import QuotingAgent
@@ -183,8 +183,9 @@ async def answered(
     found = replace(found, urgent=check.emergencies.line_for(rollout.question.text, *history))
     if found.withheld or found.verdict.kind is EvidenceKind.PARTLY:
         quotes = await check.quotes(rollout, search)
-        if quotes == () and found.verdict.kind is EvidenceKind.NOT_READ:
-            silent = replace(found.verdict, kind=EvidenceKind.NOT_SAID, text=NOTHING_ON_IT)
+        if found.verdict.kind is EvidenceKind.NOT_READ and (quotes == () or rollout.turns[-1].quoted):
+            silence = (EvidenceKind.NOT_SAID, NOTHING_ON_IT) if quotes == () else (EvidenceKind.NOT_READ, NOTHING_SURE)
+            silent = replace(found.verdict, kind=silence[0], text=silence[1])
             found = replace(found, verdict=silent, text=silent.told)
         said = " ".join(without_citations(found.text).split())
         found = replace(found, quoted=tuple(each for each in quotes or () if each.scope or each.text not in said))

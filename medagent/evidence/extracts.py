@@ -50,6 +50,7 @@ _COUNTED = re.compile(
 _COUNT = re.compile(r"\d|\b(?:one|two|three|four|six|once|twice|half)\b")
 _FRAME_FORMS = frozenset(map(form, FRAME))
 _SORTS = frozenset(map(form, ("disease", "syndrome", "disorder", "condition")))
+NEAR = 0.5  # share of the first quote's score from which another stands beside it
 LEAST = 0.5  # the score from which a sentence is near the question
 SHORT = 3  # letters of words that may be abbreviations
 LONG = 45  # words from which a sentence is long
@@ -96,11 +97,12 @@ def best_quotes(
         for score, quote in asked.scored(passage, table, rank):
             if score > best.get(quote.text, (LEAST, quote))[0]:
                 best[quote.text] = score, quote
-    ranked = [quote for _, quote in sorted(best.values(), key=lambda each: -each[0])]
+    ranked = sorted(best.values(), key=lambda each: -each[0])
     found: list[Quote] = []
-    for quote in ranked:
-        again = any(quote.text in other.text or other.text in quote.text for other in found)
-        if len(found) < limit and not again and (quote.sure or not ranked[0].sure):
+    for score, quote in ranked:
+        (top, first), text = ranked[0], quote.text
+        again = any(text in other.text or other.text in text for other in found)
+        if len(found) < limit and not again and score >= NEAR * top and (quote.sure or not first.sure):
             found.append(quote)
     return tuple(found)
 

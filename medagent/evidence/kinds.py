@@ -10,6 +10,7 @@ from medagent.evidence.reading import quoted
 from medagent.types import StopReason
 
 NOTHING_ON_IT = "The corpus does not say: a search for the question's own words finds nothing on it."
+NOTHING_SURE = "No sentence was found that surely answers this question."
 WHY_NONE = {
     StopReason.ANSWERED: "its reply was empty",
     StopReason.MALFORMED: "its reply was neither a search nor an answer",

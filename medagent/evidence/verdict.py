@@ -159,7 +159,7 @@ class _Judgement:
         read = {number: self._passages[number - 1] for number in same}
         near = [number for number, passage in read.items() if self._told_by(passage, passage.text)]
         if not near or any(each.name for each in self.said.statements):
-            return self._not_read("No passage that the agent read says this.")
+            return self._not_read("No passage that the agent read says what it answered.")
         return EvidenceVerdict(EvidenceKind.OWN_WORDS, f"The agent puts this in its own words. Read {numbered(near)}.")
 
     def _narrower_in(self, numbers: Sequence[int]) -> dict[int, str]:
