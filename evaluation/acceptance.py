@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from medagent.api import LoadedAgent, question_of
 from medagent.errors import InputError
 from medagent.evaluation.answer_folder import JsonLog
 from medagent.evaluation.statistics import Accuracy, mcnemar_exact
-from medagent.evidence.answers import Answer
+from medagent.evidence.answers import Answer, asking_back
 from medagent.evidence.kinds import EvidenceKind
 from medagent.retrieval.passages import Passage
-from medagent.serving.conversation import standing_alone
+from medagent.serving.conversation import asks_back, standing_alone
 
 SURE = 0.05  # p of McNemar's test below which a change for the worse is no chance
 
@@ -95,7 +96,7 @@ def _plain(text: str) -> str:
 
 
 def read_acceptance(path: Path) -> list[AcceptanceQuestion]:
-    """The questions of a JSONL file, whose other fields are ignored.
+    """The questions of a JSONL file. Other fields are ignored, unless they look like a misspelt one ("source").
 
     Raises:
         InputError: the file cannot be read, or a line is no question. The message names the line.
@@ -106,6 +107,7 @@ def read_acceptance(path: Path) -> list[AcceptanceQuestion]:
         lists = {name: row.get(name) or [] for name in ("sources", "sentences", "earlier", "options")}
         wrong = [name for name, given in lists.items() if not _are_texts(given)]
         wrong += [] if _are_texts([row.get("question")]) else ["question"]
+        wrong += [key for key in row if key not in known and get_close_matches(key, known, cutoff=0.8)]
         name = str(row.get("id") or number)
         if wrong or name in found:
             told = f"the id {name!r} a second time" if name in found else f"{wrong[0]}: {row.get(wrong[0])!r}"
@@ -144,9 +146,11 @@ def ask_all(
     questions: Sequence[AcceptanceQuestion],
     out: Path,
     asked_of: str,
-    on_result: Callable[[AcceptanceResult], None],
+    on_result: Callable[[int], None],
 ) -> list[AcceptanceResult]:
-    """Ask each question that `out` has no result for, and append its result there at once.
+    """Ask each question that `out` has no result for, as the service would, and append its result there at once.
+
+    `on_result` is told how many there are.
 
     Raises:
         InputError: `out` has results of another agent or index, or all of them already.
@@ -162,11 +166,14 @@ def ask_all(
     for asked in questions:
         if asked.id in done:
             continue
-        text = standing_alone([*asked.earlier, asked.question])
-        result = AcceptanceResult.of(asked, agent.answer(question_of(text, asked.options)), asked_of)
+        conversation = [*asked.earlier, asked.question]
+        text = standing_alone(conversation)
+        back = "" if asked.options else asks_back(conversation, text)
+        answer = asking_back(back, None) if back else agent.answer(question_of(text, asked.options))
+        result = AcceptanceResult.of(asked, answer, asked_of)
         log.write(asdict(result))
         done[asked.id] = result
-        on_result(result)
+        on_result(len(done))
     return [done[asked.id] for asked in questions]
 
 

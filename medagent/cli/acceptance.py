@@ -13,7 +13,7 @@ from medagent.cli.commands.evaluate import AcceptanceCommand
 from medagent.cli.rubric import progress_of
 from medagent.cli.safe_text import escape
 from medagent.errors import InputError, MedagentError
-from medagent.evaluation.acceptance import Acceptance, AcceptanceResult, ask_all, read_acceptance, read_results
+from medagent.evaluation.acceptance import Acceptance, ask_all, read_acceptance, read_results
 from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprint
 from medagent.evaluation.statistics import Accuracy
 
@@ -33,15 +33,9 @@ def acceptance(command: AcceptanceCommand) -> None:
     agent, check = opened(command)
     parts = (command.agent, command.model, agent_fingerprint(command.agent), index_fingerprint(agent.retriever))
     asked_of = sha256("\0".join(parts).encode()).hexdigest()
-    console, done = Console(highlight=False), 0
+    console = Console(highlight=False)
     with LoadedAgent(agent, check) as loaded, progress_of(console) as show:
-
-        def advance(result: AcceptanceResult) -> None:
-            nonlocal done
-            done += 1
-            show("questions", done, len(questions))
-
-        results = ask_all(loaded, questions, out, asked_of, advance)
+        results = ask_all(loaded, questions, out, asked_of, lambda done: show("questions", done, len(questions)))
     found = Acceptance.of(results, before, min_found=command.min_found, max_wrong_stated=command.max_wrong_stated)
     _print(found, console)
     print(f"{out}: the results. Give it as --before after the next update.")

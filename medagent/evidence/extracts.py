@@ -180,12 +180,12 @@ class _Asked:
         self.of_treatment = any(kind.name == "treatment" for kind in self.kinds)
         asking = forms(" ".join(found[0] for kind in self.kinds for found in kind.asked.finditer(folded(question))))
         self.words = forms(question) - _FRAME_FORMS - asking
-        self.total = sum(map(self.weight, self.words & frozenset(counts))) or 1.0
+        self.total = sum(map(self.weight, self.words)) or 1.0
         self.unheard_of = self._names_none_of(frozenset(counts))
 
     def weight(self, word: str) -> float:
-        """The inverse of how many passages have a word, as in BM25; a word that none has counts as the rarest."""
-        return self._weight.get(word, max(self._weight.values(), default=1.0))
+        """The inverse of how many passages have a word, as in BM25; 0 for a word that none has."""
+        return self._weight.get(word, 0.0)
 
     def share(self, words: frozenset[str]) -> float:
         """How much of the question these words are."""

@@ -69,6 +69,7 @@ def test_results_of_another_index_are_not_continued(tmp_path: Path, capsys: pyte
     [
         ('{"question": ""}', "line 1: found question: ''"),
         ('{"question": "a", "sources": "b"}', "line 1: found sources: 'b'"),
+        ('{"question": "a", "source": ["b"]}', "line 1: found source: ['b']"),
         ("[]", "wanted an object"),
         ("{", "no JSON"),
         ('{"question": "a", "id": "x"}\n{"question": "b", "id": "x"}', "line 2: found the id 'x' a second time"),
