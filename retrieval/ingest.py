@@ -15,7 +15,7 @@ from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.ingest_policy import Changes, ChunkedDocument, IngestPolicy, Unit
 from medagent.retrieval.passages import Passage
-from medagent.retrieval.readers import Item, Skipped, Withdrawn
+from medagent.retrieval.readers import Item, LeftOut, Skipped, Withdrawn
 from medagent.retrieval.settings import Chunking
 from medagent.retrieval.store import PassageStore, Progress
 from medagent.retrieval.stored_rows import PartState
@@ -59,6 +59,7 @@ class Ingest:
                         "now. Choose another folder, or pass --overwrite to begin anew."
                     )
                 del states[key]
+                self._store.forget_notes(part.name)
         total, read, batch = sum(part.size for part in self._corpus.parts), 0, _Batch()
         for part in self._corpus.parts:
             key = self._corpus.key(part)
@@ -90,7 +91,13 @@ class Ingest:
         found = decided.changes.counts
         counts = Counter({"duplicates": found["repeated"], "ids told apart": found["told apart"]})
         self._store.append(
-            decided.fresh, vectors, parts=batch.parts, skipped=decided.skipped, counts=counts, changes=decided.tables
+            decided.fresh,
+            vectors,
+            parts=batch.parts,
+            skipped=decided.skipped,
+            left_out=decided.left_out,
+            counts=counts,
+            changes=decided.tables,
         )
         self._changes.rows += decided.changes.rows
         return _Batch()
@@ -165,7 +172,7 @@ def chunk_part(part: CorpusPart, embedder: Embedder, chunking: Chunking) -> Iter
 
 
 def _chunked(item: Item, part: CorpusPart, embedder: Embedder, chunking: Chunking) -> Unit:
-    if isinstance(item, Skipped | Withdrawn):
+    if isinstance(item, Skipped | LeftOut | Withdrawn):
         return item
     if isinstance(item, Passage):
         return ChunkedDocument(item.id, f"{part.name}, {item.id}", (item,))

@@ -19,7 +19,7 @@ from typing import Literal, get_args
 
 from medagent.retrieval.documents import DocumentChanges, IndexedDocument, Withdrawal
 from medagent.retrieval.passages import Passage, document_digest
-from medagent.retrieval.readers import Skipped, Withdrawn
+from medagent.retrieval.readers import LeftOut, Skipped, Withdrawn
 from medagent.retrieval.store import PassageStore
 
 CHANGES_FILE = "changes.jsonl"
@@ -36,6 +36,7 @@ Change = Literal[
     "repeated",  # the same document again
     "told apart",  # its id was another document's, and got a suffix
     "skipped",  # it could not be used
+    "left out",  # a part of it could not be used, or does not count; the rest is used
 ]
 CHANGES: tuple[Change, ...] = get_args(Change)
 
@@ -83,7 +84,7 @@ class ChunkedDocument:
     by_path: bool = False
 
 
-Unit = ChunkedDocument | Skipped | Withdrawn
+Unit = ChunkedDocument | Skipped | LeftOut | Withdrawn
 
 
 class IngestPolicy:
@@ -92,6 +93,7 @@ class IngestPolicy:
     def __init__(self, store: PassageStore, units: Sequence[tuple[Unit, str, str]], parts: Collection[str]) -> None:
         """Decide on units, each with its part and the part's reading. `parts` are those of the corpus."""
         self.skipped: list[tuple[str, str]] = []
+        self.left_out: list[tuple[str, str]] = []
         self.tables, self.changes, self._parts = DocumentChanges(), Changes(), parts
         documents = [unit for unit, _, _ in units if isinstance(unit, ChunkedDocument)]
         said = [name for unit, _, _ in units if isinstance(unit, Withdrawn) for name in unit.names]
@@ -115,6 +117,9 @@ class IngestPolicy:
             if isinstance(unit, Skipped):
                 self.skipped.append((unit.where, unit.reason))
                 self.changes.add("skipped", unit.where, unit.reason)
+            elif isinstance(unit, LeftOut):
+                self.left_out.append((unit.where, unit.what))
+                self.changes.add("left out", unit.where, unit.what)
             elif isinstance(unit, Withdrawn):
                 self._withdraw(unit, part)
             else:

@@ -134,6 +134,7 @@ def index_stats(folder: Path) -> dict[str, Any]:
             "kept_out": [f"{name}: {reason}" for name, reason in store.documents.kept_out(limit=MAX_LISTED)],
             "skipped": store.count("skipped"),
             "skipped_documents": [f"{where} {reason}" for where, reason in skipped],
+            "left_out": [f"{where}: {what}" for where, what in store.skipped(limit=MAX_LISTED, table="left_out")],
             "words": {
                 name: int(np.quantile(words, share)) if len(words) else 0
                 for name, share in (("min", 0), ("median", 0.5), ("p95", 0.95), ("max", 1))

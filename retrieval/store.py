@@ -35,6 +35,7 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS parts (name TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, position INTEGER NOT NULL,
   complete INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS skipped (place TEXT NOT NULL, reason TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS left_out (place TEXT NOT NULL, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS counts (name TEXT PRIMARY KEY, number INTEGER NOT NULL);
 """
 
@@ -75,6 +76,7 @@ class PassageStore(StoredRows):
         *,
         parts: Mapping[str, PartState],
         skipped: Sequence[tuple[str, str]] = (),
+        left_out: Sequence[tuple[str, str]] = (),
         counts: Counter[str] | None = None,
         changes: DocumentChanges | None = None,
     ) -> None:
@@ -98,6 +100,7 @@ class PassageStore(StoredRows):
                 [(name, state.fingerprint, state.position, state.complete) for name, state in parts.items()],
             )
             self._db.executemany("INSERT INTO skipped VALUES (?, ?)", skipped)
+            self._db.executemany("INSERT INTO left_out VALUES (?, ?)", left_out)
             self._add_counts(counts, rows=first + len(passages))
 
     def _write_vectors(self, first: int, vectors: NDArray[np.float32]) -> None:
@@ -160,6 +163,13 @@ class PassageStore(StoredRows):
         """Forget that these parts were read."""
         with self._db:
             self._db.executemany("DELETE FROM parts WHERE name = ?", [(name,) for name in names])
+
+    def forget_notes(self, part: str) -> None:
+        """Forget what was skipped and left out in a part, which is read anew."""
+        with self._db:
+            for table in ("skipped", "left_out"):
+                query = f"DELETE FROM {table} WHERE place = ? OR substr(place, 1, ?) = ?"  # noqa: S608 (constant names)
+                self._db.execute(query, (part, len(part) + 2, f"{part}, "))
 
     def restore(self, names: Sequence[str]) -> None:
         """Let what was withdrawn under these names come back; an unknown name is an error, and changes nothing."""

@@ -117,9 +117,10 @@ class StoredRows:
         rows = self._db.execute("SELECT name, fingerprint, position, complete FROM parts ORDER BY rowid")
         return {name: PartState(fingerprint, position, bool(done)) for name, fingerprint, position, done in rows}
 
-    def skipped(self, *, limit: int = -1) -> list[tuple[str, str]]:
-        """Skipped parts of the corpus: (where, why)."""
-        return list(self._db.execute("SELECT place, reason FROM skipped ORDER BY rowid LIMIT ?", (limit,)))
+    def skipped(self, *, limit: int = -1, table: str = "skipped") -> list[tuple[str, str]]:
+        """Skipped parts of the corpus: (where, why). The table "left_out" has parts of documents that are used."""
+        query = f"SELECT place, reason FROM {table} ORDER BY rowid LIMIT ?"  # noqa: S608 (constant names)
+        return list(self._db.execute(query, (limit,)))
 
     def counts(self) -> Counter[str]:
         """Counts of the build by name: rows, duplicates, removed, and others that readers keep."""

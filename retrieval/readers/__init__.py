@@ -7,7 +7,7 @@ from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 
-from medagent.retrieval.readers.base import Item, OpenFile, Skipped, UnusableFileError, Withdrawn
+from medagent.retrieval.readers.base import Item, LeftOut, OpenFile, Skipped, UnusableFileError, Withdrawn
 
 # Module and function of each kind. A module is imported when a file of its kind is read: some take their time, and a
 # search reads no file.
@@ -34,7 +34,7 @@ READERS = {
 # Kinds that are read otherwise than before, each with a number that grows with each such change: `sync` and `add` then
 # read files again that did not change themselves.
 READINGS = {".pdf": 2, ".html": 2, ".htm": 2, ".docx": 2}
-__all__ = ["READERS", "READINGS", "Item", "OpenFile", "Skipped", "Withdrawn", "kind_of", "read_documents", "read_file"]
+__all__ = ["READERS", "READINGS", "Item", "LeftOut", "OpenFile", "Skipped", "Withdrawn", "kind_of", "read_documents", "read_file"]
 
 
 def kind_of(path: Path) -> str:

@@ -52,6 +52,14 @@ class Skipped:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """A part of a document that is used otherwise: where it stands, and what was left out ("2 struck-out texts")."""
+
+    where: str
+    what: str
+
+
+@dataclass(frozen=True)
 class Withdrawn:
     """Documents that must not be in an index, by any of their names: the source says so, and why."""
 
@@ -62,7 +70,7 @@ class Withdrawn:
     version: str = ""
 
 
-Item = Document | Passage | Skipped | Withdrawn
+Item = Document | Passage | Skipped | LeftOut | Withdrawn
 
 
 class UnusableFileError(Exception):
