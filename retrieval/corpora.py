@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from medagent.retrieval.errors import CorpusError, needs_package
+from medagent.retrieval.formats import READERS, WANTED, kind_of
 from medagent.retrieval.passages import Passage
-from medagent.retrieval.readers import READERS, READINGS, Item, OpenFile, Skipped, kind_of, read_file
+from medagent.retrieval.readers import Item, OpenFile, Skipped, read_file
 from medagent.retrieval.readers.rows import document_of_row
-
-KINDS = f"wanted {', '.join(READERS)} (or these with .gz)"
 
 
 @dataclass(frozen=True)
@@ -88,14 +87,14 @@ def file_corpus(*paths: Path) -> Corpus:
 
 def _parts_of(path: Path, top: Path) -> list[CorpusPart]:
     if not path.exists():
-        raise CorpusError(f"corpus {path}: not found; {KINDS}.")
+        raise CorpusError(f"corpus {path}: not found; {WANTED}.")
     if path.is_file():
         if kind_of(path) not in READERS:
-            raise CorpusError(f"corpus {path}: found a {path.suffix or 'nameless'} file; {KINDS}.")
+            raise CorpusError(f"corpus {path}: found a {path.suffix or 'nameless'} file; {WANTED}.")
         return [_file_part(path, top)]
     found = list(_found_below(path, top))
     if not any(part.fingerprint for part in found):
-        raise CorpusError(f"corpus {path}: found no file that can be read among {len(found)}; {KINDS}.")
+        raise CorpusError(f"corpus {path}: found no file that can be read among {len(found)}; {WANTED}.")
     return found
 
 
@@ -105,7 +104,7 @@ def _file_part(path: Path, top: Path) -> CorpusPart:
         status = path.stat()
     except OSError as error:
         raise _unreachable(path, error) from error
-    name, reading = path.relative_to(top).as_posix(), READINGS.get(kind_of(path))
+    name, reading = path.relative_to(top).as_posix(), READERS[kind_of(path)].reading
     fingerprint = f"{status.st_size}:{status.st_mtime_ns}" + (f":{reading}" if reading else "")
     return CorpusPart(name, partial(_read_file, path, name), fingerprint, status.st_size)
 
@@ -158,7 +157,7 @@ def _found_below(folder: Path, top: Path) -> Iterator[CorpusPart]:
             elif not file.is_file():
                 yield _unread(file, top, "is no file")
             elif kind_of(file) not in READERS:
-                yield _unread(file, top, f"is of a kind that is not read; {KINDS}")
+                yield _unread(file, top, f"is of a kind that is not read; {WANTED}")
             else:
                 yield _file_part(file, top)
     yield from unread

@@ -31,6 +31,7 @@ from docs.reference.from_code import (
 from docs.reference.words import WORDS
 from medagent.cli.commands.train import CONFIGURED
 from medagent.cli.main import COMMANDS
+from medagent.retrieval.formats import FORMATS, NAMES
 from medagent.training.agent_data import AgentData
 from medagent.training.data import RolloutData
 from medagent.training.metrics import METRICS
@@ -146,6 +147,26 @@ def metrics_page() -> str:
     return "\n\n".join([WRITTEN_BY, "# Metrics", intro, "\n".join(lines)]) + "\n"
 
 
+def formats_page() -> str:
+    """The formats of files, and how each is read."""
+    rows = (
+        f"| {', '.join(each.names)} | {', '.join(map(code, each.suffixes))} | {cell(each.how)} |" for each in FORMATS
+    )
+    intro = "What `medagent index build` reads. Each file may end in `.gz`."
+    return (
+        "\n\n".join([WRITTEN_BY, "# Formats", intro, "\n".join(("| format | files | |", "|---|---|---|", *rows))])
+        + "\n"
+    )
+
+
+def with_formats(name: str) -> str:
+    """A page of the documentation that names the formats between two marks."""
+    begin, end = "<!-- formats, by make reference -->\n", "\n<!-- end of formats -->"
+    before, _, rest = (HERE.parent / name).read_text(encoding="utf-8").partition(begin)
+    named = textwrap.fill(f"Give a file or a folder of {', '.join(NAMES[:-1])} or {NAMES[-1]}.", 100)
+    return f"{before}{begin}{named}{end}{rest.partition(end)[2]}"
+
+
 def help_text(command: str) -> str:
     """What `medagent COMMAND --help` prints for a command that parses settings."""
     paths = {name: ", ".join(map(class_path, kinds)) for name, kinds in nameable(command).items()}
@@ -171,6 +192,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli_page,
     "settings.md": settings_page,
     "metrics.md": metrics_page,
+    "formats.md": formats_page,
+    "../retrieval.md": partial(with_formats, "retrieval.md"),
+    "../your-model-and-corpus.md": partial(with_formats, "your-model-and-corpus.md"),
     **{f"../../medagent/cli/help/{command}.txt": partial(help_text, command) for command in CONFIGURED},
 }
 

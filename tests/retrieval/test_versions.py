@@ -6,11 +6,13 @@ import gzip
 import json
 import os
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from medagent.retrieval import formats
 from medagent.retrieval.corpora import file_corpus
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.index import build_index, sync_index
@@ -221,7 +223,8 @@ def test_files_that_are_read_otherwise_now_are_read_again(tmp_path: Path, monkey
     index, folder = tmp_path / "index", tmp_path / "c"
     rows(folder / "a.jsonl", {"id": "one", "text": "One."})
     (folder / "b.html").write_text("<title>B</title><p>Words that an older reader left as they were.</p>")
-    monkeypatch.setattr("medagent.retrieval.corpora.READINGS", {})
+    older = replace(formats.READERS[".html"], reading=1)
+    monkeypatch.setitem(formats.READERS, ".html", older)
     monkeypatch.setattr("medagent.retrieval.readers.pages.expand_ligatures", lambda text: text + " OLD")
     add(index, folder)
     assert any("OLD" in text for text in held(index).values())

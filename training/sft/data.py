@@ -46,7 +46,7 @@ _RANGES = rf"{_RANGE}(?:(?:[,;&]|\band\b){_WORDS}{_RANGE})*"
 _BRACKETS = re.compile(rf"[\[［【〔]{_WORDS}({_RANGES})[\]］】〕]", re.IGNORECASE)
 
 
-class LeftOut(StrEnum):
+class LeftOutReason(StrEnum):
     """Why a question or a dialogue is left out, as a phrase after a count; names are parts of metrics' names."""
 
     NO_GOLD = "have no gold answer"
@@ -65,15 +65,15 @@ class LeftOut(StrEnum):
     CONTROL_TOKEN = "write a control token of the tokenizer"  # noqa: S105
 
 
-def in_words(left_out: Mapping[LeftOut, int]) -> str:
+def in_words(left_out: Mapping[LeftOutReason, int]) -> str:
     """Counts by reason, in the order of reasons."""
-    said = (f"{left_out[reason]} {reason}" for reason in LeftOut if left_out.get(reason))
+    said = (f"{left_out[reason]} {reason}" for reason in LeftOutReason if left_out.get(reason))
     return ", ".join(said) or "none"
 
 
 def encoded(
     rollouts: Sequence[Rollout], settings: AgentSettings, tokenizer: PreTrainedTokenizerBase, *, wrong: bool = False
-) -> tuple[list[Rollout], Counter[LeftOut]]:
+) -> tuple[list[Rollout], Counter[LeftOutReason]]:
     """The dialogues in a tokenizer's tokens, all turns as actions, and how many were left out for each reason.
 
     The tokens are those that the rollout loop would have shown. `wrong`: they are examples of what not to say. Then one
@@ -81,12 +81,14 @@ def encoded(
     """
     control = _control_tokens(settings.protocol, tokenizer)
     made = [_encoded(rollout, settings, tokenizer, control, wrong=wrong) for rollout in rollouts]
-    return [x for x in made if not isinstance(x, LeftOut)], Counter(x for x in made if isinstance(x, LeftOut))
+    return [x for x in made if not isinstance(x, LeftOutReason)], Counter(
+        x for x in made if isinstance(x, LeftOutReason)
+    )
 
 
 def _encoded(
     rollout: Rollout, settings: AgentSettings, tokenizer: PreTrainedTokenizerBase, control: set[int], *, wrong: bool
-) -> Rollout | LeftOut:
+) -> Rollout | LeftOutReason:
     limits, protocol = settings.limits, settings.protocol
     ends = tuple(block.end for block in protocol.blocks)
     said = [turn.text[: first_end(turn.text, ends)] for turn in rollout.turns]  # where the run ends it
@@ -100,24 +102,24 @@ def _encoded(
                 f"({turn.text[:60]!r}), wanted {protocol.search.start}...{protocol.search.end}."
             )
     if not wrong and (rollout.stop_reason is not StopReason.ANSWERED or not parsed or parsed[-1].answer is None):
-        return LeftOut.NO_ANSWER
+        return LeftOutReason.NO_ANSWER
     if any(read.answer is not None for read in parsed[:-1]):
-        return LeftOut.AFTER_ANSWER
+        return LeftOutReason.AFTER_ANSWER
     if any(read.query is None for read in parsed[:-1]):
-        return LeftOut.UNREADABLE
+        return LeftOutReason.UNREADABLE
     if len(parsed) > limits.max_turns:
-        return LeftOut.MAX_TURNS
+        return LeftOutReason.MAX_TURNS
     turns: list[Turn] = []
     told: list[Hit] = []  # what the dialogue's own numbers name
     shown: list[Hit] = []  # what they name in this run
     for turn, own, text, read in zip(rollout.turns, said, texts, parsed, strict=True):
         ids, hits = tuple(encode(tokenizer, [Piece(text)])), turn.hits
         if control & set(ids):
-            return LeftOut.CONTROL_TOKEN
+            return LeftOutReason.CONTROL_TOKEN
         if len(ids) > limits.max_turn_tokens:
-            return LeftOut.MAX_TURN_TOKENS
+            return LeftOutReason.MAX_TURN_TOKENS
         if _misnames(own, told, shown, unshown=not wrong):
-            return LeftOut.CITATION
+            return LeftOutReason.CITATION
         observation: list[int] = []
         if read.query is not None:
             hits = turn.hits[: settings.top_k]
@@ -138,7 +140,7 @@ def _encoded(
         turns.append(replace(made, quoted=answer != read.answer))
     prompt = tuple(protocol.encode_prompt(tokenizer, harmless_question(tokenizer, rollout.question)))
     whole = replace(rollout, prompt_ids=prompt, turns=tuple(turns))
-    return whole if len(whole.token_ids) <= limits.max_total_tokens else LeftOut.MAX_TOTAL_TOKENS
+    return whole if len(whole.token_ids) <= limits.max_total_tokens else LeftOutReason.MAX_TOTAL_TOKENS
 
 
 def _by_number(hits: Sequence[Hit], protocol: TurnProtocol, tokenizer: PreTrainedTokenizerBase) -> list[Hit]:

@@ -34,7 +34,7 @@ from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.sharded import URL
 from medagent.training.agent_data import AgentSettings
 from medagent.training.default_callbacks import tokens_to_sample
-from medagent.training.sft.data import LeftOut, question_key
+from medagent.training.sft.data import LeftOutReason, question_key
 from medagent.types import Rollout, StopReason, Turn
 
 ABSTENTION = "not found"
@@ -63,7 +63,7 @@ class Demonstrations(ABC):
     `sampled_tokens` are those that a local model then has read to write the dialogues, wrong ones too.
     """
 
-    left_out: Mapping[LeftOut, int] = MappingProxyType({})
+    left_out: Mapping[LeftOutReason, int] = MappingProxyType({})
     parts: Mapping[str, int] = MappingProxyType({})
     sampled_tokens: int = 0
 
@@ -167,15 +167,15 @@ class RejectionSampled(Demonstrations):
             self.sampled_tokens = sum(map(int, (folder / READ_TOKENS).read_text(encoding="utf-8").split()))
         rollouts = [each.rollout for each in predictions if each.mode == self._plan.modes[0].value]
         taken: Counter[str] = Counter()
-        left_out: Counter[LeftOut] = Counter()
+        left_out: Counter[LeftOutReason] = Counter()
         kept = []
         for rollout in sorted(rollouts, key=lambda rollout: (len(rollout.turns), rollout.sample, rollout.question.id)):
             if not rollout.success:
-                left_out[LeftOut.WRONG] += 1
+                left_out[LeftOutReason.WRONG] += 1
             elif rollout.num_searches < self._min_searches:
-                left_out[LeftOut.FEW_SEARCHES] += 1
+                left_out[LeftOutReason.FEW_SEARCHES] += 1
             elif taken[rollout.question.id] >= self._keep:
-                left_out[LeftOut.SURPLUS] += 1
+                left_out[LeftOutReason.SURPLUS] += 1
             else:
                 taken[rollout.question.id] += 1
                 kept.append(rollout)
@@ -235,7 +235,7 @@ class MixedDemonstrations(Demonstrations):
 
     def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
         """See `Demonstrations.read`."""
-        left_out: Counter[LeftOut] = Counter()
+        left_out: Counter[LeftOutReason] = Counter()
         taken: set[tuple[str, ...]] = set()
         mix: list[Rollout] = []
         self.parts, self.sampled_tokens = {}, 0
@@ -246,8 +246,8 @@ class MixedDemonstrations(Demonstrations):
             size = len(rollouts) if part.number is None else part.number
             drawn = sorted(random.Random(f"{self._seed}|{number}").sample(free, min(size, len(free))))
             left_out.update(part.demonstrations.left_out)
-            left_out[LeftOut.REPEATED] += len(rollouts) - len(free)
-            left_out[LeftOut.SURPLUS] += len(free) - len(drawn)
+            left_out[LeftOutReason.REPEATED] += len(rollouts) - len(free)
+            left_out[LeftOutReason.SURPLUS] += len(free) - len(drawn)
             taken |= {keys[at] for at in drawn}
             mix += [rollouts[at] for at in drawn]
             self.parts[str(number)] = len(drawn)
@@ -277,12 +277,12 @@ class GivenDialogues(Demonstrations):
             return rollout, is_right(row, rollout)
 
         found: list[Rollout] = []
-        left_out: Counter[LeftOut] = Counter()
+        left_out: Counter[LeftOutReason] = Counter()
         for rollout, kept in read_lines(self._path, judged, wanted="a JSON object with question and turns"):
             if not kept:
-                left_out[LeftOut.WRONG] += 1
+                left_out[LeftOutReason.WRONG] += 1
             elif rollout.num_searches < self._min_searches:
-                left_out[LeftOut.FEW_SEARCHES] += 1
+                left_out[LeftOutReason.FEW_SEARCHES] += 1
             else:
                 found.append(rollout)
         self.left_out = left_out

@@ -32,7 +32,7 @@ from medagent.retrieval.passages import Hit
 from medagent.retrieval.retriever import Retriever
 from medagent.training.agent_data import AgentSettings
 from medagent.training.rollouts.noisy_retrieval import withheld_from
-from medagent.training.sft.data import LeftOut, encoded, in_words
+from medagent.training.sft.data import LeftOutReason, encoded, in_words
 from medagent.training.sft.dialogues import ABSTENTION, Demonstrations
 from medagent.training.sft.scripted_search import (
     MOST_WORDS,
@@ -117,14 +117,14 @@ class ScriptedDemonstrations(Demonstrations):
         dialogues = [self._dialogue(case, settings.protocol, ABSTENTION, "No passage tells it.") for case in searched]
         abstained, misfits = _fitting(dialogues, settings, tokenizer)
         left_out.update(misfits)
-        left_out[LeftOut.NO_GOLD] = len(self._questions) - len(cases)
-        left_out[LeftOut.NOT_FOUND] = len(unanswered) - len(searched)
+        left_out[LeftOutReason.NO_GOLD] = len(self._questions) - len(cases)
+        left_out[LeftOutReason.NOT_FOUND] = len(unanswered) - len(searched)
         place = {question.id: at for at, question in enumerate(self._questions)}
         made = sorted(answered + abstained, key=lambda rollout: place[rollout.question.id])
         folder.mkdir(parents=True, exist_ok=True)
         (folder / SUMMARY).unlink(missing_ok=True)
         write_records(folder / DIALOGUES, made)
-        counts = {reason.name.lower(): left_out[reason] for reason in LeftOut if left_out[reason]}
+        counts = {reason.name.lower(): left_out[reason] for reason in LeftOutReason if left_out[reason]}
         write_whole(folder / SUMMARY, json.dumps({"identity": identity, "left_out": counts}, indent=1) + "\n")
         print(
             f"{len(made):,} of {len(self._questions):,} questions give a dialogue, "
@@ -135,7 +135,9 @@ class ScriptedDemonstrations(Demonstrations):
 
     def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
         """See `Demonstrations.read`."""
-        self.left_out = {LeftOut[name.upper()]: int(count) for name, count in _summary(folder)["left_out"].items()}
+        self.left_out = {
+            LeftOutReason[name.upper()]: int(count) for name, count in _summary(folder)["left_out"].items()
+        }
         with (folder / DIALOGUES).open(encoding="utf-8") as lines:
             return [rollout_from(json.loads(line)) for line in lines]
 
@@ -266,7 +268,7 @@ def _further(case: _Case, protocol: TurnProtocol, rarity: Rarity) -> list[tuple[
 
 def _fitting(
     rollouts: Sequence[Rollout], settings: AgentSettings, tokenizer: PreTrainedTokenizerBase
-) -> tuple[list[Rollout], Counter[LeftOut]]:
+) -> tuple[list[Rollout], Counter[LeftOutReason]]:
     """The dialogues that this run's agent could have had, and why the others are none."""
     reasons = [next(iter(encoded([rollout], settings, tokenizer)[1]), None) for rollout in rollouts]
     fit = [rollout for rollout, reason in zip(rollouts, reasons, strict=True) if reason is None]

@@ -31,7 +31,7 @@ from medagent.training.lora import LoraSettings
 from medagent.training.memory.batch_size_tuning import Work
 from medagent.training.module import AgentModule
 from medagent.training.objectives import ratio_segments
-from medagent.training.sft.data import LeftOut, PassData, encoded, in_words
+from medagent.training.sft.data import LeftOutReason, PassData, encoded, in_words
 from medagent.training.sft.dialogues import Demonstrations
 from medagent.training.sharding import ShardedBase, over_ranks
 from medagent.types import Question, Rollout
@@ -158,7 +158,7 @@ class SupervisedData(PassData[Rollout]):
         self.counts = {
             "sft/demonstrations": float(len(self.items)),
             "sft/held_out": float(len(self.held_out)),
-            **{f"sft/left_out_{reason.name.lower()}": float(left_out[reason]) for reason in LeftOut},
+            **{f"sft/left_out_{reason.name.lower()}": float(left_out[reason]) for reason in LeftOutReason},
             **{f"sft/part_{name}": float(count) for name, count in self.demonstrations.parts.items()},
         }
         self.questions = [rollout.question for rollout in self.items]

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from medagent.retrieval.formats import NAMES
 from medagent.retrieval.settings import AnalyserName
 
 
+def _with_formats(command: Callable[..., None]) -> Callable[..., None]:
+    """Name the formats of files in the help of a command."""
+    command.__doc__ = (command.__doc__ or "").replace("{formats}", f"{', '.join(NAMES[:-1])} or {NAMES[-1]}")
+    return command
+
+
+@_with_formats
 def index_build(
     corpus: str,
     out: str = "indexes/default",
@@ -27,7 +36,7 @@ def index_build(
     """Build an index from a corpus, with progress. After an interruption the same command goes on.
 
     Args:
-        corpus: A file or folder of JSONL, CSV, TSV, text, Markdown, PDF, MEDLINE XML or JATS, also as .gz. Or
+        corpus: A file or folder of {formats}, also as .gz. Or
             hub:DATASET[:SPLIT] with the columns id, title, content. Or pubmedqa:FILE, or bioasq:FILES, whose snippets
             become passages (a golden file, a folder, or a pattern such as "data/bioasq/[789]B*.json"). Or the packaged
             starter and starter:train, which have settings of their own. starter:train lacks the test conditions.

@@ -1,0 +1,75 @@
+"""The formats of files that an index is built from: one list for readers, help, documentation and errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """Files of these suffixes: their reader, "module.function" below `medagent.retrieval.readers`, and what they hold.
+
+    `names` are the formats in words, and `how` says how they are read. `reading` grows when files are read otherwise
+    than before, so that `sync` and `add` read files again that did not change themselves.
+    """
+
+    suffixes: tuple[str, ...]
+    reader: str
+    names: tuple[str, ...]
+    how: str
+    reading: int = 0
+
+
+FORMATS = (
+    FileFormat(
+        (".jsonl", ".ndjson"),
+        "rows.read_json_lines",
+        ("JSON lines",),
+        "a row is a document: `text`, `content` or `abstract`, optionally `id`, `title`, `section`, `source`, `year`, "
+        "`licence`, `document`, and `url`, `doi`, `pmid`, `authors`, `journal`, `date`, `types`, `keywords`, "
+        "`language`",
+    ),
+    FileFormat((".json",), "rows.read_json_array", ("JSON arrays",), "the same, row by row"),
+    FileFormat(
+        (".csv", ".tsv"),
+        "tables.read_table",
+        ("CSV", "TSV"),
+        "the same, by the column names of PubMed, Scopus and Web of Science; delimiter and encoding are found out",
+    ),
+    FileFormat(
+        (".xml", ".nxml"),
+        "xml.read_xml",
+        ("PubMed XML", "JATS", "BITS", "OAI-PMH"),
+        "an article is a document, `pmid:...`: abstracts, translations, sections, appendices, tables row by row",
+    ),
+    FileFormat((".nbib",), "references.read_medline_text", ("NBIB",), "a record is a document, `pmid:...`"),
+    FileFormat((".ris",), "references.read_ris", ("RIS",), "a record with an abstract is a document"),
+    FileFormat((".bib",), "references.read_bibtex", ("BibTeX",), "the same"),
+    FileFormat(
+        (".html", ".htm"),
+        "pages.read_html",
+        ("HTML",),
+        "the main text, by headings, tables row by row, without menus, banners and what is hidden",
+        2,
+    ),
+    FileFormat((".docx",), "pages.read_docx", ("Word",), "by headings, tables row by row; no pictures", 2),
+    FileFormat((".md", ".markdown"), "text.read_markdown", ("Markdown",), "by headings, tables row by row"),
+    FileFormat(
+        (".pdf",),
+        "pdf.read_pdf",
+        ("PDF",),
+        "a page is a section: columns in order, tables row by row, no running headers; scans need text recognition "
+        "first",
+        2,
+    ),
+    FileFormat((".txt",), "text.read_text", ("text",), "a file is a document; PubMed's export has one per record"),
+)
+READERS = {suffix: each for each in FORMATS for suffix in each.suffixes}
+WANTED = f"wanted {', '.join(READERS)} (or these with .gz)"
+NAMES = [name for each in FORMATS for name in each.names]
+
+
+def kind_of(path: Path) -> str:
+    """The suffix that decides how a file is read: "a.xml.gz" is ".xml"."""
+    return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
