@@ -13,7 +13,7 @@ from tokenizers import AddedToken
 from medagent.errors import ConfigError
 from medagent.protocol import TagProtocol
 from medagent.training.agent_data import AgentSettings
-from medagent.training.sft.data import LeftOut, encoded
+from medagent.training.sft.data import LeftOutReason, encoded
 from medagent.training.sft.dialogues import GivenDialogues
 from medagent.types import Limits, Rollout
 
@@ -29,7 +29,7 @@ def read(folder: Path, *rows: dict[str, Any], raw: str = "") -> list[Rollout]:
     return GivenDialogues(str(path)).read(folder, SETTINGS.protocol)
 
 
-def outcome(tokenizer, folder: Path, *turns: dict[str, Any], **row: Any) -> Rollout | LeftOut:
+def outcome(tokenizer, folder: Path, *turns: dict[str, Any], **row: Any) -> Rollout | LeftOutReason:
     """What becomes of a dialogue that is read."""
     (rollout,) = read(folder, {**ROW, "gold": "", **row, "turns": list(turns)})
     kept, left_out = encoded([rollout], SETTINGS, tokenizer)
@@ -46,13 +46,13 @@ def outcome(tokenizer, folder: Path, *turns: dict[str, Any], **row: Any) -> Roll
 )
 def test_a_turn_that_ends_inside_its_thought_is_not_imitated(turn: str, tokenizer, tmp_path: Path) -> None:
     """The run ends it at the first end tag, and what stands before that is no search."""
-    assert outcome(tokenizer, tmp_path, {**SEARCH, "text": turn}, RIGHT) is LeftOut.UNREADABLE
+    assert outcome(tokenizer, tmp_path, {**SEARCH, "text": turn}, RIGHT) is LeftOutReason.UNREADABLE
 
 
 def test_an_answer_is_graded_as_the_run_reads_it(tokenizer, tmp_path: Path) -> None:
     inside = {"text": "<think>maybe <answer>(A)</answer>? no</think><answer>(B) x [1]</answer>"}
     assert read(tmp_path, {**ROW, "turns": [SEARCH, inside]}) == []
-    assert outcome(tokenizer, tmp_path, SEARCH, inside) is LeftOut.NO_ANSWER
+    assert outcome(tokenizer, tmp_path, SEARCH, inside) is LeftOutReason.NO_ANSWER
     for behind in (" hope it helps", "</s>", "<|endoftext|>", "\n\n", "<answer>(A)</answer>"):
         (rollout,) = read(tmp_path, {**ROW, "turns": [SEARCH, {"text": RIGHT["text"] + behind}]})
         ((kept,), _) = encoded([rollout], SETTINGS, tokenizer)
@@ -116,7 +116,7 @@ def test_harmless_differences_of_files_are_none(tokenizer, tmp_path: Path) -> No
     "cites", ["[1 and 9]", "[passage 9]", "【9】", "［9］", "[^9]", "[Sources 1, 9]", "[1 & 9]", "[see ref. 9]"]
 )
 def test_a_citation_in_any_brackets_must_name_what_is_shown(cites: str, tokenizer, tmp_path: Path) -> None:
-    assert outcome(tokenizer, tmp_path, SEARCH, {"text": f"<answer>(B) x {cites}</answer>"}) is LeftOut.CITATION
+    assert outcome(tokenizer, tmp_path, SEARCH, {"text": f"<answer>(B) x {cites}</answer>"}) is LeftOutReason.CITATION
     shown = cites.replace("9", "2")
     assert isinstance(outcome(tokenizer, tmp_path, SEARCH, {"text": f"<answer>(B) x {shown}</answer>"}), Rollout)
 
@@ -131,7 +131,7 @@ def test_a_control_token_is_not_imitated_whatever_it_is_called(
         [AddedToken(mark, special=special), AddedToken("allopurinol", special=False)], special_tokens=special
     )
     turn = {"text": f"<think>t {mark} user</think><answer>(B) x [1]</answer>"}
-    assert outcome(own, tmp_path, SEARCH, turn) is LeftOut.CONTROL_TOKEN
+    assert outcome(own, tmp_path, SEARCH, turn) is LeftOutReason.CONTROL_TOKEN
     if not special:
         word = {"text": "<answer>(B) allopurinol [1]</answer>"}
         assert isinstance(outcome(own, tmp_path, SEARCH, word), Rollout), "an added word is a word"

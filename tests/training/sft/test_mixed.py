@@ -10,7 +10,7 @@ import pytest
 from medagent.errors import ConfigError
 from medagent.protocol import TagProtocol
 from medagent.retrieval.controls import NoRetriever
-from medagent.training.sft.data import LeftOut, question_key
+from medagent.training.sft.data import LeftOutReason, question_key
 from medagent.training.sft.dialogues import Demonstrations, MixedDemonstrations, Part
 from medagent.types import Question, Rollout
 from tests.training.sft.support import RULES, dialogue
@@ -27,7 +27,7 @@ class Some(Demonstrations):
         self.made_in.append(folder)
 
     def read(self, folder, protocol) -> list[Rollout]:
-        self.left_out = {LeftOut.WRONG: 1}
+        self.left_out = {LeftOutReason.WRONG: 1}
         return [dialogue(text, id=f"{self._texts[0]}:{number}") for number, text in enumerate(self._texts)]
 
 
@@ -46,8 +46,8 @@ def test_each_part_gives_its_number() -> None:
     texts, mix = mixed(*made)
     assert Counter(text.split()[0] for text in texts) == {"a": 2, "b": 3, "d": 2}
     assert mix.parts == {"1": 2, "2": 3, "3": 0, "4": 2}
-    assert mix.left_out[LeftOut.SURPLUS] == 7
-    assert mix.left_out[LeftOut.WRONG] == len(made), "what the parts left out counts too"
+    assert mix.left_out[LeftOutReason.SURPLUS] == 7
+    assert mix.left_out[LeftOutReason.WRONG] == len(made), "what the parts left out counts too"
     with pytest.raises(ConfigError, match="number -1, wanted 0 or more"):
         Part(some("a", 1), -1)
 
@@ -56,7 +56,7 @@ def test_a_question_counts_in_the_first_part_that_draws_it() -> None:
     first, second = Some("What?", "Why?"), Some("WHAT? ", "How?")
     texts, mix = mixed(Part(first), Part(second))
     assert texts == ["What?", "Why?", "How?"]
-    assert mix.left_out[LeftOut.REPEATED] == 1
+    assert mix.left_out[LeftOutReason.REPEATED] == 1
     texts, mix = mixed(Part(first, number=0), Part(second))
     assert texts == ["WHAT? ", "How?"], "what was not drawn is free"
     texts, _ = mixed(Part(Some("What?", "What?")))

@@ -14,7 +14,7 @@ from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
 from medagent.training.agent_data import AgentSettings
-from medagent.training.sft.data import LeftOut, encoded
+from medagent.training.sft.data import LeftOutReason, encoded
 from medagent.training.sft.scripted import ScriptedDemonstrations
 from medagent.types import Question, Rollout
 from tests.training.sft.support import RULES, Asked, WordRetriever, passage, said
@@ -39,7 +39,7 @@ def made(
     settings: AgentSettings = RULES,
     retriever: Retriever | None = None,
     **init_args: object,
-) -> tuple[list[Rollout], dict[LeftOut, int]]:
+) -> tuple[list[Rollout], dict[LeftOutReason, int]]:
     """The dialogues on the questions, and how many gave none for each reason."""
     source = ScriptedDemonstrations(Asked(*questions), **{"thoughts": False, "abstentions": 0.0, **init_args})
     source.make(settings, retriever or WordRetriever(CORPUS), folder, tokenizer)
@@ -89,9 +89,9 @@ def test_thoughts_name_the_passage_before_it_is_copied(tokenizer, tmp_path: Path
 def test_what_no_search_shows_is_counted_or_abstained_from(tokenizer, tmp_path: Path) -> None:
     others = [replace(NOWHERE, id=f"nowhere {number}") for number in range(3)]
     _, left_out = made(tmp_path / "none", tokenizer, DIRECT, *others)
-    assert left_out == {LeftOut.NOT_FOUND: 3}
+    assert left_out == {LeftOutReason.NOT_FOUND: 3}
     rollouts, left_out = made(tmp_path / "half", tokenizer, DIRECT, *others, abstentions=0.5)
-    assert left_out == {LeftOut.NOT_FOUND: 2}
+    assert left_out == {LeftOutReason.NOT_FOUND: 2}
     assert len(rollouts) == 2
     assert said(rollouts[1])[-1] == "<answer> not found</answer>"
     other, _ = made(tmp_path / "other", tokenizer, DIRECT, *others, abstentions=0.5, seed=2)
@@ -121,7 +121,7 @@ def test_questions_without_a_gold_answer_or_a_word_give_none(tokenizer, tmp_path
     ]
     rollouts, left_out = made(tmp_path, tokenizer, *empty, replace(DIRECT, id="4", text=" "), abstentions=0.5)
     assert rollouts == []
-    assert left_out == {LeftOut.NO_GOLD: 3, LeftOut.NOT_FOUND: 1}
+    assert left_out == {LeftOutReason.NO_GOLD: 3, LeftOutReason.NOT_FOUND: 1}
 
 
 def test_several_golds_and_letters_of_other_scripts(tokenizer, tmp_path: Path) -> None:
@@ -145,12 +145,12 @@ def test_a_passage_cannot_speak_through_a_dialogue(tokenizer, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("limit", "reason"),
     [
-        ({"max_turn_tokens": 4}, LeftOut.MAX_TURN_TOKENS),
-        ({"max_total_tokens": 40}, LeftOut.MAX_TOTAL_TOKENS),
-        ({"max_observation_tokens": 6}, LeftOut.NOT_FOUND),
+        ({"max_turn_tokens": 4}, LeftOutReason.MAX_TURN_TOKENS),
+        ({"max_total_tokens": 40}, LeftOutReason.MAX_TOTAL_TOKENS),
+        ({"max_observation_tokens": 6}, LeftOutReason.NOT_FOUND),
     ],
 )
-def test_what_the_limits_forbid_is_counted(tokenizer, tmp_path: Path, limit: dict, reason: LeftOut) -> None:
+def test_what_the_limits_forbid_is_counted(tokenizer, tmp_path: Path, limit: dict, reason: LeftOutReason) -> None:
     tight = replace(RULES, limits=replace(RULES.limits, **limit))
     assert made(tmp_path, tokenizer, DIRECT, settings=tight) == ([], {reason: 1})
 
@@ -158,7 +158,7 @@ def test_what_the_limits_forbid_is_counted(tokenizer, tmp_path: Path, limit: dic
 def test_with_two_turns_there_is_one_search(tokenizer, tmp_path: Path) -> None:
     two = AgentSettings(RULES.protocol, replace(RULES.limits, max_turns=2), top_k=1)
     retriever = WordRetriever(CORPUS)
-    assert made(tmp_path, tokenizer, TWO_HOP, settings=two, retriever=retriever) == ([], {LeftOut.NOT_FOUND: 1})
+    assert made(tmp_path, tokenizer, TWO_HOP, settings=two, retriever=retriever) == ([], {LeftOutReason.NOT_FOUND: 1})
     assert len(retriever.asked) == 1
     one = replace(two, limits=replace(two.limits, max_turns=1))
     with pytest.raises(ConfigError, match="found max_turns 1, wanted 2 or more"):
@@ -166,7 +166,7 @@ def test_with_two_turns_there_is_one_search(tokenizer, tmp_path: Path) -> None:
 
 
 def test_an_empty_index_gives_none(tokenizer, tmp_path: Path) -> None:
-    assert made(tmp_path, tokenizer, DIRECT, TWO_HOP, retriever=WordRetriever(())) == ([], {LeftOut.NOT_FOUND: 2})
+    assert made(tmp_path, tokenizer, DIRECT, TWO_HOP, retriever=WordRetriever(())) == ([], {LeftOutReason.NOT_FOUND: 2})
 
 
 def test_settings_out_of_range_are_refused() -> None:
@@ -185,7 +185,7 @@ def test_what_is_there_is_not_made_again_unless_a_rule_changed(tokenizer, tmp_pa
     first, _ = made(tmp_path, tokenizer, DIRECT, NOWHERE)
     assert "1 of 2 questions give a dialogue, 0 with two searches" in capsys.readouterr().out.replace("\n", " ")
     stopped = WordRetriever(())
-    assert made(tmp_path, tokenizer, DIRECT, NOWHERE, retriever=stopped) == (first, {LeftOut.NOT_FOUND: 1})
+    assert made(tmp_path, tokenizer, DIRECT, NOWHERE, retriever=stopped) == (first, {LeftOutReason.NOT_FOUND: 1})
     assert stopped.asked == []
     assert made(tmp_path, tokenizer, DIRECT, NOWHERE, retriever=stopped, seed=1)[0] == []
     assert stopped.asked

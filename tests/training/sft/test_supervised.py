@@ -21,7 +21,7 @@ from medagent.evaluation.run import run_benchmark
 from medagent.export import export_merged
 from medagent.models.base_models import STARTER, model_path
 from medagent.training.command import sft_command
-from medagent.training.sft.data import LeftOut, encoded
+from medagent.training.sft.data import LeftOutReason, encoded
 from tests.support import CONFIGS
 from tests.training.support import AGENT, configured
 
@@ -110,7 +110,7 @@ def test_texts_come_back_as_the_tokens_that_were_sampled(rollouts, tokenizer, tm
     assert sum(same) >= 0.8 * len(same)
     assert all(not any(turn.forced_prefix for turn in one.turns) for one in again), "every turn is imitated whole"
     tight = replace(AGENT, limits=replace(AGENT.limits, max_total_tokens=60))
-    assert encoded(told, tight, tokenizer) == ([], {LeftOut.MAX_TOTAL_TOKENS: len(told)})
+    assert encoded(told, tight, tokenizer) == ([], {LeftOutReason.MAX_TOTAL_TOKENS: len(told)})
 
 
 def test_too_little_is_refused_before_training(train_index: Path, tmp_path: Path) -> None:

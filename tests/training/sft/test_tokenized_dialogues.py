@@ -14,7 +14,7 @@ from medagent.errors import ConfigError
 from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Hit, Passage
 from medagent.training.agent_data import AgentSettings
-from medagent.training.sft.data import LeftOut, encoded, in_words
+from medagent.training.sft.data import LeftOutReason, encoded, in_words
 from medagent.types import Limits, Question, Rollout, StopReason, Turn
 
 SETTINGS = AgentSettings(TagProtocol(instructions=""), Limits(4, 40, 200, 600), top_k=3)
@@ -39,7 +39,7 @@ def search(name: str, found: tuple[Hit, ...] = ()) -> tuple[str, tuple[Hit, ...]
     return f"<search>{name}</search>", found
 
 
-def verdict(tokenizer, rollout: Rollout, settings: AgentSettings = SETTINGS) -> LeftOut | None:
+def verdict(tokenizer, rollout: Rollout, settings: AgentSettings = SETTINGS) -> LeftOutReason | None:
     kept, left_out = encoded([rollout], settings, tokenizer)
     assert len(kept) + left_out.total() == 1
     return next(iter(left_out), None)
@@ -54,31 +54,34 @@ UNSEEN, SEEN = ("[1,7]", "[1-9]", "[1; 3]", "[ 3 ]"), ("[1,2]", "[1-3]", "[ 3 ]"
 REASONS = [
     (dialogue(ANSWER), None),
     (dialogue(search("a", hits("a")), "<answer>(A) [3]</answer>"), None),
-    (dialogue(LONG), LeftOut.MAX_TURN_TOKENS),
-    (dialogue(search("a"), LONG), LeftOut.MAX_TURN_TOKENS),
-    (dialogue(search("a")), LeftOut.NO_ANSWER),
-    (dialogue(), LeftOut.NO_ANSWER),
-    (dialogue(ANSWER, stop=StopReason.MAX_TURNS), LeftOut.NO_ANSWER),
-    (dialogue("<answer></answer>"), LeftOut.NO_ANSWER),
-    (dialogue(ANSWER, ANSWER), LeftOut.AFTER_ANSWER),
-    (dialogue(ANSWER, search("a"), ANSWER), LeftOut.AFTER_ANSWER),
-    (dialogue("hm", ANSWER), LeftOut.UNREADABLE),
-    (dialogue("<search> </search>", ANSWER), LeftOut.UNREADABLE),
-    (dialogue(*[search("a")] * 4, ANSWER), LeftOut.MAX_TURNS),
+    (dialogue(LONG), LeftOutReason.MAX_TURN_TOKENS),
+    (dialogue(search("a"), LONG), LeftOutReason.MAX_TURN_TOKENS),
+    (dialogue(search("a")), LeftOutReason.NO_ANSWER),
+    (dialogue(), LeftOutReason.NO_ANSWER),
+    (dialogue(ANSWER, stop=StopReason.MAX_TURNS), LeftOutReason.NO_ANSWER),
+    (dialogue("<answer></answer>"), LeftOutReason.NO_ANSWER),
+    (dialogue(ANSWER, ANSWER), LeftOutReason.AFTER_ANSWER),
+    (dialogue(ANSWER, search("a"), ANSWER), LeftOutReason.AFTER_ANSWER),
+    (dialogue("hm", ANSWER), LeftOutReason.UNREADABLE),
+    (dialogue("<search> </search>", ANSWER), LeftOutReason.UNREADABLE),
+    (dialogue(*[search("a")] * 4, ANSWER), LeftOutReason.MAX_TURNS),
     (dialogue(*[search("a")] * 3, ANSWER), None),
-    (dialogue("<answer>(A) [1]</answer>"), LeftOut.CITATION),
-    (dialogue(search("a", hits("a", 2)), "<answer>(A) [3]</answer>"), LeftOut.CITATION),
-    (dialogue(search("a", hits("a", 2)), "<answer>(A) [0]</answer>"), LeftOut.CITATION),
-    (dialogue("<think>[12] says so</think>" + ANSWER), LeftOut.CITATION),
+    (dialogue("<answer>(A) [1]</answer>"), LeftOutReason.CITATION),
+    (dialogue(search("a", hits("a", 2)), "<answer>(A) [3]</answer>"), LeftOutReason.CITATION),
+    (dialogue(search("a", hits("a", 2)), "<answer>(A) [0]</answer>"), LeftOutReason.CITATION),
+    (dialogue("<think>[12] says so</think>" + ANSWER), LeftOutReason.CITATION),
     (dialogue("<think>in 2021 [IV] (5) [1999]</think>" + ANSWER), None),
-    *((dialogue(search("a", hits("a", 2)), f"<answer>(A) {cited}</answer>"), LeftOut.CITATION) for cited in UNSEEN),
+    *(
+        (dialogue(search("a", hits("a", 2)), f"<answer>(A) {cited}</answer>"), LeftOutReason.CITATION)
+        for cited in UNSEEN
+    ),
     *((dialogue(search("a", hits("a", 3)), f"<answer>(A) {cited}</answer>"), None) for cited in SEEN),
-    (dialogue("<think>x<end></think>" + ANSWER), LeftOut.CONTROL_TOKEN),
+    (dialogue("<think>x<end></think>" + ANSWER), LeftOutReason.CONTROL_TOKEN),
 ]
 
 
 @pytest.mark.parametrize(("rollout", "reason"), REASONS)
-def test_each_reason(tokenizer, rollout: Rollout, reason: LeftOut | None) -> None:
+def test_each_reason(tokenizer, rollout: Rollout, reason: LeftOutReason | None) -> None:
     assert verdict(tokenizer, rollout) is reason
 
 
@@ -93,15 +96,19 @@ def test_limits_are_those_of_the_loop(tokenizer) -> None:
     (kept,), _ = encoded([dialogue(search("a", hits("a")), ANSWER)], SETTINGS, tokenizer)
     turn, total = max(len(turn.token_ids) for turn in kept.turns), len(kept.token_ids)
     assert verdict(tokenizer, kept, limited(max_turn_tokens=turn)) is None
-    assert verdict(tokenizer, kept, limited(max_turn_tokens=turn - 1)) is LeftOut.MAX_TURN_TOKENS
+    assert verdict(tokenizer, kept, limited(max_turn_tokens=turn - 1)) is LeftOutReason.MAX_TURN_TOKENS
     assert verdict(tokenizer, kept, limited(max_total_tokens=total)) is None
-    assert verdict(tokenizer, kept, limited(max_total_tokens=total - 1)) is LeftOut.MAX_TOTAL_TOKENS
+    assert verdict(tokenizer, kept, limited(max_total_tokens=total - 1)) is LeftOutReason.MAX_TOTAL_TOKENS
     assert verdict(tokenizer, kept, limited(max_turns=2)) is None
-    assert verdict(tokenizer, kept, limited(max_turns=1)) is LeftOut.MAX_TURNS, "the last turn's query is not searched"
+    assert verdict(tokenizer, kept, limited(max_turns=1)) is LeftOutReason.MAX_TURNS, (
+        "the last turn's query is not searched"
+    )
 
 
-@pytest.mark.parametrize(("number", "reason"), [(1, None), (2, None), (3, LeftOut.CITATION), (4, LeftOut.CITATION)])
-def test_a_number_must_name_the_passage_that_it_named(tokenizer, number: int, reason: LeftOut | None) -> None:
+@pytest.mark.parametrize(
+    ("number", "reason"), [(1, None), (2, None), (3, LeftOutReason.CITATION), (4, LeftOutReason.CITATION)]
+)
+def test_a_number_must_name_the_passage_that_it_named(tokenizer, number: int, reason: LeftOutReason | None) -> None:
     turns = (search("a", hits("a")), search("b", hits("b")))
     rollout = dialogue(*turns, f"<answer>(A) [{number}]</answer>")
     assert verdict(tokenizer, rollout) is None, "the student sees all three"
@@ -114,7 +121,7 @@ def test_passages_that_do_not_fit_cannot_be_cited(tokenizer) -> None:
     turns = (search("a", hits("a", words=20)), search("b", hits("b", words=20)))
     tight = limited(max_observation_tokens=40)
     assert verdict(tokenizer, dialogue(*turns, "<answer>(A) [1]</answer>"), tight) is None
-    assert verdict(tokenizer, dialogue(*turns, "<answer>(A) [4]</answer>"), tight) is LeftOut.CITATION
+    assert verdict(tokenizer, dialogue(*turns, "<answer>(A) [4]</answer>"), tight) is LeftOutReason.CITATION
 
 
 def test_no_more_than_top_k_passages_are_shown(tokenizer) -> None:
