@@ -81,9 +81,8 @@ def encoded(
     """
     control = _control_tokens(settings.protocol, tokenizer)
     made = [_encoded(rollout, settings, tokenizer, control, wrong=wrong) for rollout in rollouts]
-    return [x for x in made if not isinstance(x, LeftOutReason)], Counter(
-        x for x in made if isinstance(x, LeftOutReason)
-    )
+    reasons = Counter(each for each in made if isinstance(each, LeftOutReason))
+    return [each for each in made if isinstance(each, Rollout)], reasons
 
 
 def _encoded(
