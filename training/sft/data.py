@@ -81,8 +81,7 @@ def encoded(
     """
     control = _control_tokens(settings.protocol, tokenizer)
     made = [_encoded(rollout, settings, tokenizer, control, wrong=wrong) for rollout in rollouts]
-    reasons = Counter(each for each in made if isinstance(each, LeftOutReason))
-    return [each for each in made if isinstance(each, Rollout)], reasons
+    return [x for x in made if isinstance(x, Rollout)], Counter(x for x in made if not isinstance(x, Rollout))
 
 
 def _encoded(
