@@ -29,13 +29,15 @@ FORMATS = (
         "a row is a document: `text`, `content` or `abstract`, optionally `id`, `title`, `section`, `source`, `year`, "
         "`licence`, `document`, and `url`, `doi`, `pmid`, `authors`, `journal`, `date`, `types`, `keywords`, "
         "`language`",
+        2,
     ),
-    FileFormat((".json",), "rows.read_json_array", ("JSON arrays",), "the same, row by row"),
+    FileFormat((".json",), "rows.read_json_array", ("JSON arrays",), "the same, row by row", 2),
     FileFormat(
         (".csv", ".tsv"),
         "tables.read_table",
         ("CSV", "TSV"),
         "the same, by the column names of PubMed, Scopus and Web of Science; delimiter and encoding are found out",
+        2,
     ),
     FileFormat(
         (".xml", ".nxml"),
@@ -50,8 +52,8 @@ FORMATS = (
         (".html", ".htm"),
         "pages.read_html",
         ("HTML",),
-        "the main text, by headings, tables row by row, without menus, banners and what is hidden",
-        2,
+        "the main text, by headings, tables row by row, without menus, banners, hidden and struck-out text",
+        3,
     ),
     FileFormat((".docx",), "pages.read_docx", ("Word",), "by headings, tables row by row; no pictures", 2),
     FileFormat((".md", ".markdown"), "text.read_markdown", ("Markdown",), "by headings, tables row by row"),

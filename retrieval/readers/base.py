@@ -6,7 +6,8 @@ import codecs
 import gzip
 import re
 import zlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -171,6 +172,16 @@ def usable(document: Document, where: str, nothing: str = "has no abstract") -> 
     if reason := retraction_in_title(document.title):
         return Skipped(where, f"{reason}, by its title")
     return document if document.sections else Skipped(where, nothing)
+
+
+def left_out_of(where: str, counts: Counter[str]) -> Iterator[LeftOut]:
+    """One record of all that was left out of a document, "2 struck-out texts, 1 deletion"; none for nothing.
+
+    >>> list(left_out_of("a.docx", Counter({"formula": 2})))
+    [LeftOut(where='a.docx', what='2 formulas')]
+    """
+    if said := ", ".join(f"{number} {what}{'s' if number > 1 else ''}" for what, number in counts.items() if number):
+        yield LeftOut(where, said)
 
 
 def table_lines(rows: Sequence[Sequence[str]], *, named: bool = True) -> list[str]:

@@ -1,30 +1,29 @@
-"""A page of HTML made ready for the search for its main text: nothing hidden, plain tables, lists and captions."""
+"""A tree of HTML made ready: nothing hidden or struck out, raised text in line, plain tables, lists and captions."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from lxml import html
 from lxml.html import HtmlElement
-from trafilatura.utils import load_html
 
 from medagent.retrieval.readers.base import has_header, table_lines
 from medagent.retrieval.readers.text import superscript
 
 CHARSET = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
+_STRUCK = re.compile(r"text-decoration[\w-]*\s*:[^;]*line-through", re.IGNORECASE)
 _SILENT = {"template", "noscript", "script", "style"}
+_MENUS = {"nav", "header", "footer", "aside", "form", "button", "select"}
 _LINKED = re.compile(r"[\W\d]*[a-z]?[\W\d]*")
 _MAX_COLUMNS = 60
 
 
-def prepared(page: str) -> HtmlElement | None:
-    """The tree of a page; None for what is no HTML."""
-    tree = load_html(page)
-    if tree is None:
-        return None
-    _without_hidden(tree)
+def prepare(tree: HtmlElement) -> Counter[str]:
+    """Make a tree ready in place; counts what was left out: "struck-out text", "hidden text"."""
+    left_out = _leave_out(tree)
     for node in tree.iter("br", "p", "div", "li"):
         node.tail = f" {node.tail or ''}"
     for mark in list(tree.iter("sup", "sub")):
@@ -35,18 +34,29 @@ def prepared(page: str) -> HtmlElement | None:
         _plain_table(table)
     for terms in list(tree.iter("dl")):
         _plain_list(terms)
-    return tree
+    return left_out
 
 
-def _without_hidden(tree: HtmlElement) -> None:
+def _leave_out(tree: HtmlElement) -> Counter[str]:
     """Drop what nobody sees, but for what holds most of the page: that is shown once its scripts run."""
+    left_out: Counter[str] = Counter()
     most = len(tree.text_content()) / 2
     for node in list(tree.iter(html.etree.Element)):
-        hidden = node.get("hidden") is not None or node.get("aria-hidden") == "true"
-        if node.tag in _SILENT or (
-            (hidden or _HIDDEN.search(node.get("style", ""))) and len(node.text_content()) < most
-        ):
+        style = node.get("style", "")
+        struck = node.tag in ("del", "s", "strike") or _STRUCK.search(style)
+        hidden = node.get("hidden") is not None or _HIDDEN.search(style)
+        if node.tag in _SILENT or struck or hidden or node.get("aria-hidden") == "true":
+            words = node.text_content()
+            if tree not in node.iterancestors() or (len(words) >= most and not (struck or node.tag in _SILENT)):
+                continue
+            if node.tag not in _SILENT and (struck or hidden) and re.search(r"\w", words) and not _in_menu(node):
+                left_out["struck-out text" if struck else "hidden text"] += 1
             _drop(node)
+    return left_out
+
+
+def _in_menu(node: HtmlElement) -> bool:
+    return any(each.tag in _MENUS for each in (node, *node.iterancestors()))
 
 
 def _drop(node: HtmlElement) -> None:

@@ -6,6 +6,7 @@ import io
 import logging
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 
 import docx
@@ -14,12 +15,15 @@ from docx.opc.exceptions import PackageNotFoundError
 from docx.table import Table
 from docx.text.paragraph import Paragraph
 from lxml import etree
+from trafilatura.htmlprocessing import convert_to_html
 from trafilatura.settings import Document as TrafilaturaDocument
+from trafilatura.utils import load_html
 
 from medagent.retrieval.bibliography import year_in
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.readers.base import Item, OpenFile, UnusableFileError, table_lines, usable
-from medagent.retrieval.readers.html_tree import CHARSET, prepared
+from medagent.retrieval.readers.base import Item, OpenFile, UnusableFileError, left_out_of, table_lines, usable
+from medagent.retrieval.readers.html_text import sections_of
+from medagent.retrieval.readers.html_tree import CHARSET, prepare
 from medagent.retrieval.readers.text import expand_ligatures, title_from_name
 
 _LEVEL = re.compile(r"(?:Heading|Überschrift|Titre|Título) (\d)")
@@ -29,58 +33,18 @@ logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
 
 def read_html(file: OpenFile) -> Iterator[Item]:
     """One document of a page's main text: menus, banners and footers are left out, tables kept."""
-    tree = prepared(file.text(declared=CHARSET))
+    tree = load_html(file.text(declared=CHARSET))
+    left_out = Counter[str]() if tree is None else prepare(tree)
     made = tree is not None and trafilatura.bare_extraction(
         tree, include_comments=False, include_tables=True, favor_recall=True, with_metadata=True
     )
     if not isinstance(made, TrafilaturaDocument) or made.body is None:
         raise UnusableFileError("has no main text")
     title = expand_ligatures(str(made.title or "")).strip() or title_from_name(file.name)
-    sections, source = _sections_of(made.body, title), str(made.sitename or file.name)
+    sections, source = sections_of(convert_to_html(made.body), title), str(made.sitename or file.name)
     found = Document(title, sections, source, year=year_in(made.date), name=file.name)
     yield usable(found, file.name, "has no main text")
-
-
-def _sections_of(body: etree._Element, title: str) -> tuple[Section, ...]:
-    """Sections by the headings of trafilatura's tree, "Medicines > First line"; the title is none."""
-    sections: list[tuple[str, list[str]]] = [("", [])]
-    above: list[tuple[str, str]] = []  # level and words of the headings that a section stands under
-    for node in body.iter("head", "p", "item", "table", "quote", "code"):
-        if any(outer.tag in ("p", "item", "table", "quote") for outer in node.iterancestors()):
-            continue
-        if node.tag == "table":
-            rows = [[" ".join(_lines(cell)) for cell in row.iter("cell")] for row in node.iter("row")]
-            first = next(node.iter("row"), ())
-            sections[-1][1].extend(table_lines(rows, named=any(cell.get("role") == "head" for cell in first)))
-        elif node.tag == "head":
-            text, level = " ".join(_lines(node)), node.get("rend", "h2")
-            if text and text != title:
-                above = [*((each, words) for each, words in above if each < level), (level, text)]
-                sections.append((" > ".join(words for _, words in above), []))
-        else:
-            sections[-1][1].extend(_lines(node))
-    return tuple(Section(heading, "\n".join(lines)) for heading, lines in sections if lines)
-
-
-def _lines(node: etree._Element) -> list[str]:
-    """The text of an element: a line for each item of lists within it, and where lines are broken twice."""
-    parts: list[str] = []
-
-    def walk(part: etree._Element) -> None:
-        if part.tag == "lb":
-            parts.append("\r")
-        if part.tag in ("item", "p", "quote") and part is not node:
-            parts.append("\n")
-        parts.append(" ".join((part.text or "").split("\n")))
-        for child in part:
-            walk(child)
-            if child.tag in ("item", "list", "p", "quote"):
-                parts.append("\n")
-            parts.append(" ".join((child.tail or "").split("\n")))
-
-    walk(node)
-    text = re.sub(r"\r\s*\r[\s\r]*", "\n", expand_ligatures("".join(parts)))
-    return [line for each in text.split("\n") if (line := " ".join(each.split()))]
+    yield from left_out_of(file.name, left_out)
 
 
 def read_docx(file: OpenFile) -> Iterator[Item]:

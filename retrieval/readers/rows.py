@@ -13,6 +13,7 @@ import ijson
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.passages import id_of_row, passage_from_row
 from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped, UnusableFileError, usable
+from medagent.retrieval.readers.html_text import plain_text
 
 LONGEST_LINE = 64 << 20  # bytes; a longer one is no row
 MAX_DEPTH = 500  # arrays and objects within one another
@@ -93,8 +94,8 @@ def document_of_row(row: Any, where: str, *, source: str) -> Item:
     except ValueError as error:
         return Skipped(where, str(error))
     document = Document(
-        passage.title,
-        (Section(passage.section, passage.text),),
+        " ".join(plain_text(passage.title).split("\n")),
+        (Section(" ".join(plain_text(passage.section).split("\n")), plain_text(passage.text)),),
         passage.source or source,
         id=id_of_row(row),
         year=passage.year,

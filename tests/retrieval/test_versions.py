@@ -225,7 +225,7 @@ def test_files_that_are_read_otherwise_now_are_read_again(tmp_path: Path, monkey
     (folder / "b.html").write_text("<title>B</title><p>Words that an older reader left as they were.</p>")
     older = replace(formats.READERS[".html"], reading=1)
     monkeypatch.setitem(formats.READERS, ".html", older)
-    monkeypatch.setattr("medagent.retrieval.readers.pages.expand_ligatures", lambda text: text + " OLD")
+    monkeypatch.setattr("medagent.retrieval.readers.html_text.expand_ligatures", lambda text: text + " OLD")
     add(index, folder)
     assert any("OLD" in text for text in held(index).values())
     monkeypatch.undo()

@@ -1,0 +1,115 @@
+"""Trees of HTML to lines and sections as their reader sees them, and fragments of HTML to plain text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import escape, unescape
+from html.entities import html5
+
+from lxml import etree, html
+
+from medagent.retrieval.chunking import Section
+from medagent.retrieval.readers.base import table_lines
+from medagent.retrieval.readers.html_tree import prepare
+from medagent.retrieval.readers.text import expand_ligatures
+
+_BLOCKS = frozenset(
+    "address article aside blockquote body caption center dd details div dl dt fieldset figcaption figure footer form "
+    "h1 h2 h3 h4 h5 h6 header hr html li main nav ol p pre section summary table tbody td tfoot th thead tr ul".split()
+)
+_INLINE = (
+    "a abbr acronym b bdi bdo big br cite code col colgroup del dfn em font i img ins kbd label mark math q s samp "
+    "script small span strike strong style sub sup template time tt u var wbr"
+)
+_NAMES = "|".join([*_BLOCKS, *_INLINE.split(), r"jats:[\w-]+"])
+_VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"'<>]+)"""
+# Known tags only, with attributes that have values: "p <q and q> 3" and "<5 mg" are text.
+_TAG = re.compile(
+    rf"(<(?=[/a-z!])/?(?:{_NAMES})(?:\s+[\w:.-]+\s*=\s*{_VALUE}|\s+hidden)*\s*/?>|<!--.*?-->)", re.I | re.S
+)
+_BLOCK = re.compile(rf"<(?:{'|'.join(_BLOCKS)}|br|jats:[\w-]+)\b", re.I)
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#x[\da-f]{1,6}|[a-z]\w{1,31});", re.I)
+
+
+def sections_of(tree: etree._Element, title: str = "") -> tuple[Section, ...]:
+    """Sections by the headings of a tree, "Medicines > First line"; a heading that repeats the title is none."""
+    sections: list[tuple[str, list[str]]] = [("", [])]
+    above: list[tuple[str, str]] = []  # tag and words of the headings that a section stands under
+    for tag, line in _lines(tree):
+        if not tag:
+            sections[-1][1].append(line)
+        elif line != title:
+            above = [*((each, words) for each, words in above if each < tag), (tag, line)]
+            sections.append((" > ".join(words for _, words in above), []))
+    return tuple(Section(heading, "\n".join(lines)) for heading, lines in sections if lines)
+
+
+def plain_text(fragment: str) -> str:
+    """The text of a field that may hold HTML: a line per block, struck-out text left out; other text is unchanged.
+
+    >>> plain_text("p &lt; 0.05 at 10<sup>9</sup>/L, <del>9</del> <5 mg")
+    'p < 0.05 at 10^9/L, <5 mg'
+    """
+    for _ in range(2):  # some exports escape what is escaped already
+        if "<" in fragment and _TAG.search(fragment):
+            fragment = _without_tags(fragment)
+        elif "&" in fragment:
+            fragment = _ENTITY.sub(_character, fragment)
+        else:
+            break
+    return fragment
+
+
+def _character(entity: re.Match[str]) -> str:
+    known = entity[0][1] == "#" or entity[0][1:] in html5
+    return unescape(entity[0]) if known else entity[0]
+
+
+def _without_tags(fragment: str) -> str:
+    pieces = _TAG.split(fragment)
+    pieces[::2] = [escape(_ENTITY.sub(_character, text), quote=False) for text in pieces[::2]]
+    if not _BLOCK.search(fragment):  # then its line ends are meant
+        pieces[::2] = [text.replace("\n", "<br><br>") for text in pieces[::2]]
+    whole = re.sub(r"(</?)jats:", r"\1", re.sub(r"(</?)jats:title\b", r"\1h4", "".join(pieces), flags=re.I), flags=re.I)
+    tree = html.fragment_fromstring(whole, create_parent="div")
+    prepare(tree)
+    return "\n".join(line for _, line in _lines(tree))
+
+
+def _lines(node: etree._Element) -> Iterator[tuple[str, str]]:
+    """A line for each block and where lines are broken twice, with the tag of a heading; a line per row of a table."""
+    parts: list[str] = []
+
+    def flushed(tag: str = "") -> Iterator[tuple[str, str]]:
+        text = re.sub(r"\r\s*\r[\s\r]*", "\n", expand_ligatures("".join(parts)))
+        parts.clear()
+        for each in text.split("\n"):
+            if line := " ".join(each.split()):
+                yield tag, line
+
+    def walk(part: etree._Element, within: bool) -> Iterator[tuple[str, str]]:
+        if not isinstance(part.tag, str):
+            return
+        if part.tag == "table" and part.find(".//table") is None:
+            yield from flushed()
+            rows = [[" ".join(line for _, line in _lines(cell)) for cell in _cells(row)] for row in part.iter("tr")]
+            first = next((_cells(row) for row in part.iter("tr")), [])
+            yield from (("", line) for line in table_lines(rows, named=any(cell.tag == "th" for cell in first)))
+            return
+        if part.tag in _BLOCKS:
+            yield from flushed()
+        parts.append("\r" if part.tag == "br" else " ".join((part.text or "").split("\n")))
+        held = within or part.tag in ("p", "li", "dd", "blockquote", "table")
+        for child in part:
+            yield from walk(child, held)
+            parts.append(" ".join((child.tail or "").split("\n")))
+        if part.tag in _BLOCKS:
+            yield from flushed("" if within or not re.fullmatch("h[1-6]", part.tag) else part.tag)
+
+    yield from walk(node, False)
+    yield from flushed()
+
+
+def _cells(row: etree._Element) -> list[etree._Element]:
+    return [cell for cell in row if cell.tag in ("td", "th")]
