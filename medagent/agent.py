@@ -235,7 +235,7 @@ class Agent:
             seen = [hit.passage for each in turns for hit in each.hits]
             answer = written_answer(parsed.answer, seen, job.question, self.protocol, tokenizer)
             turn = Turn(token_ids, logprobs, text, None, answer, forced_prefix=len(forced))
-            turn = replace(turn, routing=sampled.routing, usage=sampled.usage, quoted=answer != parsed.answer)
+            turn = replace(turn, usage=sampled.usage, quoted=answer != parsed.answer)
             whole = sampled.stop is TurnStop.TAG or (sampled.stop is TurnStop.END_OF_TEXT and not self.trained)
             searches_again = whole and parsed.query is not None
             if searches_again and number + 1 < limits.max_turns:

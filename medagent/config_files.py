@@ -22,7 +22,7 @@ from medagent.errors import ConfigError, InputError
 FORMER = ("training", "retrieval", "evaluation")
 FORMER_PATH = re.compile(rf"(?<![\w./\\-])(?:{'|'.join(FORMER)})(?:\.[A-Za-z_]\w*)+(?![\w./\\-])")
 FORMER_SETTING = re.compile(r"""(?<!\w)hand_over(?=["']?\s*[:=])|(?<=init_args\.)hand_over\b""")  # of engines
-DROPPED_SETTING = re.compile(r"^ +max_merge_lost: 0\.05\n", re.MULTILINE)  # of engines, at its only value
+DROPPED_SETTING = re.compile(r"^ +(?:max_merge_lost: 0\.05|routing_replay: none)\n", re.MULTILINE)  # at their defaults
 
 
 def packaged_configs() -> Path:

@@ -13,7 +13,6 @@ from typing import Protocol
 from transformers import PreTrainedTokenizerBase
 
 from medagent.protocol import Block
-from medagent.routing_record import RoutingRecord
 from medagent.types import Usage
 
 
@@ -37,7 +36,6 @@ class SampledTurn:
     logprobs: tuple[float, ...]
     text: str
     stop: TurnStop
-    routing: RoutingRecord | None = None
     usage: Usage | None = None
 
 

@@ -16,7 +16,6 @@ from enum import StrEnum
 from typing import Literal
 
 from medagent.retrieval.passages import Hit
-from medagent.routing_record import RoutingRecord
 
 LETTERS = "ABCDEFGHIJ"
 # One answer; up to five, best first; all entries of a list; a number with its unit; all right options.
@@ -112,9 +111,8 @@ class Turn:
     """One turn: what the policy sampled and what the environment inserted after it.
 
     `token_ids` and `logprobs` have equal length. `forced_prefix` counts leading tokens that the environment wrote. They
-    are not actions and have log-prob 0. `routing` has the experts of the tokens read for this turn, where the policy
-    records them: what came since the turn before, and the sampled tokens but the last. `usage` is what an endpoint
-    counted for it. `quoted`: the program wrote `answer` of sentences (`medagent.lines`).
+    are not actions and have log-prob 0. `usage` is what an endpoint counted for it. `quoted`: the program wrote
+    `answer` of sentences (`medagent.lines`).
     """
 
     token_ids: tuple[int, ...]
@@ -126,7 +124,6 @@ class Turn:
     observation_ids: tuple[int, ...] = ()
     forced_prefix: int = 0
     reward: float = 0.0
-    routing: RoutingRecord | None = None
     usage: Usage | None = None
     quoted: bool = False
 
@@ -181,11 +178,6 @@ class Rollout:
         for turn in self.turns:
             values += [*turn.logprobs, *([0.0] * len(turn.observation_ids))]
         return values
-
-    @property
-    def routing(self) -> RoutingRecord | None:
-        """The experts of the tokens before the last sampled one, which was not read; none where none were recorded."""
-        return RoutingRecord.joined(turn.routing for turn in self.turns)
 
     @property
     def total_reward(self) -> float:

@@ -1,9 +1,7 @@
-"""Tiny random mixtures of experts, and dialogues that a policy samples with them."""
+"""Tiny random mixtures of experts."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -17,11 +15,6 @@ from transformers import (
 )
 
 from medagent.models.base_models import STARTER, model_path
-from medagent.policy import Policy
-from medagent.types import Question, Rollout, StopReason, Turn
-from studies.starter_base.lessons import STARTER_PROTOCOL
-
-FAMILIES = ("qwen3_moe", "mixtral")
 
 
 def make_mixture(folder: Path, family: str, *, experts: int = 128, layers: int = 10) -> PreTrainedModel:
@@ -64,39 +57,3 @@ def make_mixture(folder: Path, family: str, *, experts: int = 128, layers: int =
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return model.eval()
-
-
-def dialogues(
-    policy: Policy,
-    questions: Sequence[Question],
-    *,
-    samples: int = 4,
-    tokens: int = 24,
-    turns: int = 2,
-    opening: Sequence[int] = (),
-) -> list[Rollout]:
-    """Rollouts of turns of at most so many tokens, with an observation between them. All prompts begin alike."""
-
-    async def one(question: Question, sample: int) -> Rollout:
-        session = policy.open(seed=sample, temperature=1.0, blocks=STARTER_PROTOCOL.blocks)
-        await asyncio.sleep(0)  # all are open before the first is sampled
-        prompt, found = [*opening, *STARTER_PROTOCOL.encode_prompt(policy.tokenizer, question)], []
-        session.append(prompt)
-        for number in range(turns):
-            sampled = await session.sample(max_tokens=tokens)
-            shown = tuple(range(5, 10 + sample)) if number + 1 < turns else ()
-            session.append(list(shown))
-            found.append(
-                Turn(sampled.token_ids, sampled.logprobs, sampled.text, observation_ids=shown, routing=sampled.routing)
-            )
-        session.close()
-        reward = float(sample % 2)
-        return Rollout(question, tuple(prompt), tuple(found), StopReason.MAX_TURNS, sample=sample, reward=reward)
-
-    async def all_of_them() -> list[Rollout]:
-        try:
-            return await asyncio.gather(*(one(each, sample) for each in questions for sample in range(samples)))
-        finally:
-            await policy.disconnect()
-
-    return asyncio.run(all_of_them())

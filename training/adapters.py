@@ -20,13 +20,11 @@ from medagent.models.causal_lm import hidden_size, project
 from medagent.models.fused_lora import fuse_lora
 from medagent.models.merging import MergeLoss
 from medagent.models.plain_lora import check_layers
-from medagent.routing import Routers, has_routers
 from medagent.training.execution import Execution, checkpoint_layers, keep_evaluating
 from medagent.training.forward import SelectedHiddenStates, TokenCounts, selected_hidden_states
 from medagent.training.heads import TokenScores, chosen_scores, evidence_network, frozen_head
 from medagent.training.lora import LoraSettings, start_from, whole_weight
 from medagent.training.prefixes import share_prefixes
-from medagent.training.routing import Routing
 
 POLICY, CRITIC, REFERENCE = "policy", "critic", "reference"
 
@@ -66,7 +64,6 @@ class SharedBase(nn.Module):
             nn.init.zeros_(self.value_head.bias)
         self.evidence_head = evidence_network(num_evidence_features) if num_evidence_features else None
         check_layers(self.peft, "model.base_model", remedy="Take a model without shared layers.")
-        self.routers = Routers(self.base) if has_routers(self.base) else None
         if policy.start is not None:
             start_from(self.peft, policy.start, policy=POLICY, reference=REFERENCE)
         self._activate(POLICY, again=True)
@@ -74,7 +71,7 @@ class SharedBase(nn.Module):
         if execution.shared_prefixes:
             share_prefixes(self.base)
         if execution.gradient_checkpointing:
-            checkpoint_layers(self.base, self._state, self._restore)
+            checkpoint_layers(self.base, lambda: self._active, self._activate)
         self.train()
 
     def train(self, mode: bool = True) -> SharedBase:
@@ -121,14 +118,6 @@ class SharedBase(nn.Module):
         for parameter in (*self.policy_parameters(), *self.critic_parameters()):
             parameter.requires_grad_(True)
 
-    def _state(self) -> tuple[str, Tensor | None]:
-        return self._active, None if self.routers is None else self.routers.now
-
-    def _restore(self, state: tuple[str, Tensor | None]) -> None:
-        self._activate(state[0])
-        if self.routers is not None:
-            self.routers.replay(state[1])
-
     def policy_scores(
         self,
         token_ids_BT: Tensor,
@@ -137,10 +126,9 @@ class SharedBase(nn.Module):
         *,
         temperature: float,
         entropy_gradient: bool = False,
-        routing: Routing | None = None,
     ) -> TokenScores:
         """Scores of the action tokens, at the sampling temperature; a gradient of the entropy costs more."""
-        found = self.policy_states(token_ids_BT, attention_BT, mask_BT, routing)
+        found = self.policy_states(token_ids_BT, attention_BT, mask_BT)
         head = frozen_head(self.base)
         if head is not None and not entropy_gradient:
             rows = self.execution.logits_rows
@@ -209,12 +197,10 @@ class SharedBase(nn.Module):
         )
         return found.placed(chosen_U)
 
-    def policy_states(
-        self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, routing: Routing | None = None
-    ) -> SelectedHiddenStates:
+    def policy_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> SelectedHiddenStates:
         """The states that predict the marked tokens under the policy, with gradient."""
         self._activate(POLICY)
-        return self.hidden_states_at(token_ids_BT, attention_BT, mask_BT, routing)
+        return self.hidden_states_at(token_ids_BT, attention_BT, mask_BT)
 
     @torch.no_grad()
     def reference_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> SelectedHiddenStates:
@@ -255,20 +241,11 @@ class SharedBase(nn.Module):
         assert isinstance(last, nn.Linear), "this base has no critic"
         last.bias.fill_(value)
 
-    def hidden_states_at(
-        self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, routing: Routing | None = None
-    ) -> SelectedHiddenStates:
+    def hidden_states_at(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> SelectedHiddenStates:
         """The states that predict the marked tokens, under the active adapter; see `selected_hidden_states`."""
-        found = selected_hidden_states(self.base, self.execution, token_ids_BT, attention_BT, mask_BT, routing)
+        found = selected_hidden_states(self.base, self.execution, token_ids_BT, attention_BT, mask_BT)
         self.token_counts.read(found.num_read, found.states_UH)
         return found
-
-    def routing(self, experts_BTLK: Tensor | None = None, *, records: bool = False) -> Routing | None:
-        """The routing of a pass, which replays or records experts; None if it does neither."""
-        if experts_BTLK is None and not records:
-            return None
-        assert self.routers is not None, "this base is no mixture of experts"
-        return Routing(self.routers, experts_BTLK, records)
 
     def adapted_weights(self) -> dict[str, Tensor]:
         """Name in the plain base -> weight or bias, of every layer that the policy adapter changes; no copies."""

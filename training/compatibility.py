@@ -19,7 +19,6 @@ from medagent.training.execution import Quantisation
 from medagent.training.finite_steps import in_words
 from medagent.training.heads import CriticInputs
 from medagent.training.prepare import ZeroStdMode
-from medagent.training.routing import RoutingReplay
 from medagent.types import Limits, Question
 
 
@@ -65,8 +64,8 @@ def check_composition(
         raise ConfigError(f"data.num_critic_epochs is {num_critic_epochs}, and there is no critic. Set it to 0.")
 
 
-def check_engine(engine: Engine, *, routing_replay: RoutingReplay, quantise: Quantisation, overlap: bool) -> None:
-    """Raise ConfigError unless the engine records what is replayed, takes the weights and can overlap."""
+def check_engine(engine: Engine, *, quantise: Quantisation, overlap: bool) -> None:
+    """Raise ConfigError unless the engine takes the weights and can overlap."""
     if overlap and not engine.overlaps:
         raise ConfigError(
             "data.off_policy.overlap is true, and data.engine shares the trainer's GPU by turns: give it a GPU "
@@ -76,12 +75,6 @@ def check_engine(engine: Engine, *, routing_replay: RoutingReplay, quantise: Qua
         raise ConfigError(
             f"model.execution.quantise is {quantise}, and data.engine ({type(engine).__name__}) takes merged weights, "
             "which a base in 4 bits does not have. Set its weight_sync to adapter or auto."
-        )
-    if routing_replay == "r3" and not engine.records_routing:
-        raise ConfigError(
-            f"model.routing_replay is r3, and data.engine ({type(engine).__name__}) does not tell which experts it "
-            "chose. Take InProcessEngine, VllmEngine or ServersEngine, or set model.routing_replay to r2, which "
-            "replays the trainer's own."
         )
 
 

@@ -153,12 +153,7 @@ class RolloutData(AgentData):
         )
         if self.truncated == "bootstrap":
             check_bootstrap(module, self.advantage)
-        check_engine(
-            self.engine,
-            routing_replay=module.routing_replay,
-            quantise=module.execution.quantise,
-            overlap=self.off_policy.overlap,
-        )
+        check_engine(self.engine, quantise=module.execution.quantise, overlap=self.off_policy.overlap)
         warn_of_tight_limits(module.base_name, settings.limits)
         check_trained_text(module.shared_base.peft.config, settings.limits, f"the base {module.base_name}")
         self.questions = fitting(self.questions, module.tokenizer, settings, leave_out=self.filter_overlong_prompts)

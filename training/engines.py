@@ -14,6 +14,7 @@ from medagent.engines.base import Engine, EngineSetup, PolicyWeights
 from medagent.engines.in_process import InProcessEngine
 from medagent.engines.servers import ServersEngine
 from medagent.engines.vllm import VllmEngine
+from medagent.models.causal_lm import has_experts
 from medagent.models.merging import Form, MergeLoss
 from medagent.policies.turn_ends import end_token_ids
 from medagent.training.module import AgentModule
@@ -37,9 +38,7 @@ class ModuleWeights(PolicyWeights):
         self.base_name, self.dtype, self.tokenizer = module.base_name, module.dtype_name, module.tokenizer
         self.four_bit = module.execution.quantise != "none"
         self.lora_rank, self.lora_scaling = module.policy_lora.rank, module.policy_lora.alpha / module.policy_lora.rank
-        routers = self._base.routers
-        self.has_experts = routers is not None
-        self.routing = routers.shape if routers is not None and module.routing_replay == "r3" else None
+        self.has_experts = has_experts(self._base.base)
         self.config = self._base.peft.config
         self.end_ids = end_token_ids(module.tokenizer, self._base.peft)
 

@@ -81,7 +81,7 @@ class TokenLimit:
 def checkpoint_layers(base: PreTrainedModel, active: Callable[[], State], activate: Callable[[State], None]) -> None:
     """Switch gradient checkpointing on for a base whose adapters are switched between forward passes.
 
-    A layer is computed again with the adapter and routing of its forward pass; with others gradients would be wrong.
+    A layer is computed again with the adapter of its forward pass; with another gradients would be wrong.
     transformers checkpoints a layer if its `training` is true. While it computes it is false, so dropout stays off.
     """
 

@@ -13,7 +13,6 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from medagent.training.routing import distinct, experts_of
 from medagent.types import Rollout
 
 Reduction = Literal["rollout-mean", "token-mean", "rollout-sum"]
@@ -24,12 +23,6 @@ class _Rows:
 
     token_ids_BT: Tensor
     attention_BT: Tensor
-    experts_BTLK: Tensor | None
-
-    @property
-    def sharing_keys(self) -> Tensor:
-        """[B, T] integer: what must be equal for rollouts to share a token."""
-        return distinct(self.token_ids_BT, self.experts_BTLK)
 
     def to(self, device: torch.device | str, **kwargs: Any) -> Self:
         """A copy on the device (Lightning calls this)."""
@@ -65,9 +58,6 @@ class RolloutTensors(_Rows):
     """[B, T] float: the sampler's log-prob of each action token."""
     rewards_BT: Tensor
     """[B, T] float: what was earned at each action token; its row's sum is everything a rollout earned."""
-    experts_BTLK: Tensor | None = None
-    """[B, T, L, K] uint8 or int16: the sampler's experts, see `medagent.training.routing`; none where it recorded
-    none."""
 
 
 @dataclass
@@ -114,8 +104,6 @@ class Experience(_Rows):
     """Whether the optimizer step trains the critic alone."""
     names: tuple[str, ...] = ()
     """[B] question and sample of each rollout, for messages; none where they are not known."""
-    experts_BTLK: Tensor | None = None
-    """[B, T, L, K] uint8 or int16: the experts that the policy's passes replay; none where they choose their own."""
     micro_batches: tuple[tuple[int, ...], ...] = ()
     """The rows of each micro-batch of an optimizer step; none where all rows are one micro-batch."""
 
@@ -213,7 +201,6 @@ def tensorize(rollouts: Sequence[Rollout], *, pad_id: int, num_samples: int = 1)
         groups_B=groups,
         rollout_logprobs_BT=logprobs,
         rewards_BT=rewards,
-        experts_BTLK=experts_of(rollouts, width),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,6 @@ from medagent.errors import ConfigError
 from medagent.models.causal_lm import SLIDING, decoder_config, hidden_states, other_limits
 from medagent.training.execution import Execution
 from medagent.training.prefixes import PrefixTree
-from medagent.training.routing import Routing
 
 SHORT, LONG = 5, 9  # tokens of the two rows
 EXACT = 1e-5  # share of a state's size by which another row may move it
@@ -48,17 +47,12 @@ class SelectedHiddenStates:
 
 
 def selected_hidden_states(
-    base: PreTrainedModel,
-    execution: Execution,
-    token_ids_BT: Tensor,
-    attention_BT: Tensor,
-    mask_BT: Tensor,
-    routing: Routing | None = None,
+    base: PreTrainedModel, execution: Execution, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor
 ) -> SelectedHiddenStates:
     """Read the rows once, and keep the states that predict the marked tokens.
 
     Rows are padded on the right. Tokens after the state that predicts a row's last marked token are not read. A marked
-    position may be the first after a row's end. `routing` replays or records experts.
+    position may be the first after a row's end.
 
     Raises:
         ValueError: the first token of a row is marked, which nothing predicts.
@@ -70,41 +64,28 @@ def selected_hidden_states(
     attention_BT = attention_BT & (places_T < last_B1)
     num_read = int(attention_BT.sum())
     if execution.shared_prefixes:
-        keys_BT = None if routing is None else routing.keys(token_ids_BT)
-        tree = PrefixTree.of(token_ids_BT, attention_BT, keys_BT)
+        tree = PrefixTree.of(token_ids_BT, attention_BT)
         before_A, tokens_A = tree.nodes_BT[:, :-1][mask_BT[:, 1:]], token_ids_BT[mask_BT]
         vocabulary = int(token_ids_BT.max()) + 1
         keys_U, of_A = torch.unique(before_A * vocabulary + tokens_A, return_inverse=True)
-        with _routed(routing, tree.places_N, tree.nodes_BT, attention_BT):
-            states_NH = tree.states(base)
-        states_UH = states_NH.index_select(0, keys_U // vocabulary)
+        states_UH = tree.states(base).index_select(0, keys_U // vocabulary)
         return SelectedHiddenStates(states_UH, keys_U % vocabulary, mask_BT, len(tree.tokens_N), of_A)
     tokens_A = token_ids_BT[mask_BT]
     if not execution.packed:
         width = int(last_B1.max())
-        rows_B1 = torch.arange(len(mask_BT), device=mask_BT.device)[:, None]
-        places_BT = rows_B1 * mask_BT.shape[1] + places_T[:width]
-        with _routed(routing, places_BT.flatten(), rows_B1 * width + places_T, attention_BT):
-            hidden_BTH = hidden_states(base, input_ids=token_ids_BT[:, :width], use_cache=False)
+        hidden_BTH = hidden_states(base, input_ids=token_ids_BT[:, :width], use_cache=False)
         marked_BT = torch.nn.functional.pad(mask_BT, (0, 1))[:, 1 : width + 1]
         return SelectedHiddenStates(hidden_BTH[marked_BT], tokens_A, mask_BT, num_read)
     # One sequence of all real tokens; transformers takes positions that begin anew for the borders of sequences.
     positions_BT = (attention_BT.long().cumsum(1) - 1).clamp(min=0)
     before_BT = attention_BT.flatten().long().cumsum(0).view_as(attention_BT) - attention_BT.long()
-    with _routed(routing, attention_BT.flatten().nonzero()[:, 0], before_BT, attention_BT):
-        hidden_1NH = hidden_states(
-            base,
-            input_ids=token_ids_BT[attention_BT][None],
-            position_ids=positions_BT[attention_BT][None],
-            use_cache=False,
-        )
+    hidden_1NH = hidden_states(
+        base,
+        input_ids=token_ids_BT[attention_BT][None],
+        position_ids=positions_BT[attention_BT][None],
+        use_cache=False,
+    )
     return SelectedHiddenStates(hidden_1NH[0, before_BT[mask_BT] - 1], tokens_A, mask_BT, num_read)
-
-
-def _routed(
-    routing: Routing | None, places_N: Tensor, nodes_BT: Tensor, read_BT: Tensor
-) -> AbstractContextManager[None]:
-    return nullcontext() if routing is None else routing.reading(places_N, nodes_BT, read_BT)
 
 
 class TokenCounts:

@@ -19,9 +19,8 @@ from transformers import PreTrainedModel
 from medagent.agent_spec import SPEC_FILE, read_spec
 from medagent.errors import ConfigError
 from medagent.models.base_models import check_base, stored_name
-from medagent.models.causal_lm import ADAPTER_FILE, beside_decoder
+from medagent.models.causal_lm import ADAPTER_FILE, beside_decoder, has_experts
 from medagent.models.plain_lora import check_adapter, lora_layers
-from medagent.routing import has_routers
 from medagent.training.settings import LORA_RULES, check_rules
 
 
@@ -49,7 +48,7 @@ class LoraSettings:
             r=self.rank,
             lora_alpha=self.alpha,
             # To peft, experts and routers are linear too. They stay frozen: vLLM and a merge know LoRA on layers alone.
-            target_modules=linear_names(base) if has_routers(base) else "all-linear",
+            target_modules=linear_names(base) if has_experts(base) else "all-linear",
             exclude_modules=beside_decoder(base),
             bias="none",
             task_type="CAUSAL_LM",

@@ -19,7 +19,6 @@ from torch.optim import AdamW, Optimizer
 
 from medagent.models.base_models import base_sha256, check_base
 from medagent.models.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
-from medagent.routing import Routers
 from medagent.training.adapters import REFERENCE, SharedBase
 from medagent.training.auto_dtype import DTYPE, check_dtype, resolve_dtype
 from medagent.training.batching import pack_rows
@@ -40,7 +39,6 @@ from medagent.training.objectives import (
     teaches,
     value_loss,
 )
-from medagent.training.routing import RoutingReplay
 from medagent.training.settings import INSTANTIATOR, as_config, check_module_settings, check_trainer
 from medagent.training.sharding import over_ranks
 from medagent.training.validation import ValidationModule
@@ -71,9 +69,6 @@ class AgentModule(CheckedModule, ValidationModule):
 
     Over `lr_decay_iterations` both learning rates fall linearly to zero. Over `lr_warmup_iterations` the policy's rate
     rises first, as AdamW's first steps move every weight by the whole rate. Every log-prob is at `temperature`, too.
-
-    `routing_replay`, of a mixture of experts: the policy's passes choose the experts of the trainer before the update
-    ("r2") or of the sampler ("r3"), see `medagent.training.routing`.
     """
 
     automatic_optimization = False  # a batch is an optimizer step, see `training_step`
@@ -99,7 +94,6 @@ class AgentModule(CheckedModule, ValidationModule):
         policy_max_grad_norm: float = 1.0,
         critic_max_grad_norm: float = 1.0,
         temperature: float = 1.0,
-        routing_replay: RoutingReplay = "none",
         execution: Execution = Execution(),
     ) -> None:
         """Loads the base at once, so that a wrong name fails before anything long starts."""
@@ -119,14 +113,12 @@ class AgentModule(CheckedModule, ValidationModule):
         self.value_clip, self.temperature = value_clip, temperature
         self.max_grad_norms = {"policy": policy_max_grad_norm, "critic": critic_max_grad_norm}
         self.policy_lr_scale = 1.0  # below 1 after a rollback
-        self.execution, self.routing_replay = execution, routing_replay
+        self.execution = execution
         refuse_unmerged(base_model)
         base, self.tokenizer = load_causal_lm(
             base_model, dtype=dtype, attention=execution.attention, four_bit=execution.quantise == "nf4"
         )
         base.requires_grad_(False)
-        if routing_replay != "none":
-            Routers(base, where=f"model.routing_replay {routing_replay}")
         self.shared_base = SharedBase(
             base,
             policy=policy_lora,
@@ -227,7 +219,7 @@ class AgentModule(CheckedModule, ValidationModule):
         parts = []
         for micro_batch in batch.split():
             together_B = micro_batch.groups_B if self.whole_groups else None
-            groups = pack_rows(self.execution, micro_batch.sharing_keys, micro_batch.attention_BT, together_B)
+            groups = pack_rows(self.execution, micro_batch.token_ids_BT, micro_batch.attention_BT, together_B)
             own = [micro_batch.rows(rows) for rows in groups] if len(groups) > 1 else [micro_batch]
             parts += own + [micro_batch.zero_weight_row()] * (self.max_passes_over_ranks(len(own)) - len(own))
         return parts
@@ -277,7 +269,6 @@ class AgentModule(CheckedModule, ValidationModule):
             batch.mask_BT,
             temperature=self.temperature,
             entropy_gradient=self.entropy_coef != 0,
-            routing=self.shared_base.routing(batch.experts_BTLK),
         )
         self.finite_steps.note_rows(batch, scores.logprobs_BT)
         result = self.policy_loss(scores.logprobs_BT, batch)

@@ -33,8 +33,6 @@ class PrefixTree:
     """[N] integer: the tokens."""
     positions_N: Tensor
     """[N] integer: their positions in their rows."""
-    places_N: Tensor
-    """[N] integer: their places in the rows that are read, one after the other with their padding."""
     lengths: tuple[int, ...]
     """Tokens of each row."""
     shared: tuple[int, ...]
@@ -45,9 +43,9 @@ class PrefixTree:
     """The inputs of attention, for a row and a window; filled when it is asked for, and the same in all layers."""
 
     @staticmethod
-    def of(token_ids_BT: Tensor, attention_BT: Tensor, keys_BT: Tensor | None = None) -> PrefixTree:
-        """The tree of right-padded rows, in their order. Tokens are shared where their keys are equal, if given."""
-        shared = shared_with_earlier(token_ids_BT if keys_BT is None else keys_BT, attention_BT)
+    def of(token_ids_BT: Tensor, attention_BT: Tensor) -> PrefixTree:
+        """The tree of right-padded rows, in their order."""
+        shared = shared_with_earlier(token_ids_BT, attention_BT)
         lengths = attention_BT.sum(dim=1).tolist()
         nodes_BT = torch.zeros(token_ids_BT.shape, dtype=torch.long)
         places, size = [], 0
@@ -62,7 +60,6 @@ class PrefixTree:
             nodes_BT,
             token_ids_BT.flatten()[own_N],
             own_N % token_ids_BT.shape[1],
-            own_N,
             tuple(lengths),
             tuple(first for first, _ in shared),
         )

@@ -44,8 +44,6 @@ WORDS: dict[str, str] = {
     "model.policy_max_grad_norm": "L2 norm to which the policy's gradient is clipped.",
     "model.critic_max_grad_norm": "L2 norm to which the critic's gradient is clipped.",
     "model.temperature": "Temperature of sampling, at which every log-prob is taken; above 0.",
-    "model.routing_replay": "Whose experts the policy's passes choose: their own (`none`), the trainer's before the "
-    "update (`r2`), the sampler's (`r3`).",
     "data.zero_std_groups": (
         "Groups whose rollouts all earned the same: `keep`, `mask` (no loss) or `resample` (draw other questions)."
     ),

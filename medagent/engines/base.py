@@ -15,7 +15,6 @@ from medagent.agent_spec import AgentSpec
 from medagent.errors import ConfigError
 from medagent.models.merging import Form, MergeLoss
 from medagent.policy import Policy
-from medagent.routing_record import RoutingShape
 
 
 class PolicyWeights(ABC):
@@ -27,7 +26,6 @@ class PolicyWeights(ABC):
     lora_rank: int
     lora_scaling: float
     has_experts: bool  # whether the base is a mixture of experts
-    routing: RoutingShape | None  # of the experts to record; None where none are recorded
     config: PretrainedConfig
     tokenizer: PreTrainedTokenizerBase
     end_ids: tuple[int, ...]  # the ids that end a turn
@@ -90,7 +88,6 @@ class Engine(ABC):
 
     takes_adapters = False  # whether the LoRA is synced and not merged weights
     overlaps = True  # whether it can sample while the trainer updates
-    records_routing = False  # whether its turns can carry the experts that were chosen
     samples_here = False  # whether it samples in the trainer's process
     weight_sync = "auto"  # its setting of that name
     trainer_share = 1.0  # of the GPU's memory that it leaves to the trainer

@@ -33,7 +33,7 @@ class InProcessEngine(Engine):
     merge that loses more than 5% of the LoRA to rounding stops the run.
     """
 
-    samples_here = records_routing = True
+    samples_here = True
 
     def __init__(self, weight_sync: WeightSync = "auto") -> None:
         self.weight_sync: WeightSync = weight_sync
@@ -66,8 +66,7 @@ class InProcessEngine(Engine):
         if form == "auto":
             form = form_for(weights.dtype, quantised=weights.four_bit)
         if self._policy is None:
-            model = weights.sampling_model(form)
-            self._policy = HFPolicy(model, weights.tokenizer, record_routing=weights.routing is not None)
+            self._policy = HFPolicy(weights.sampling_model(form), weights.tokenizer)
         self._loss = MergeLoss() if form == "merged" else None
         names = set(weights.adapted() if form == "merged" else weights.adapter())
         sent: dict[str, Checksum] = {}

@@ -33,15 +33,14 @@ class ServersEngine(Engine):
     and loaded over the servers' API under a name of its own.
 
     Start the servers with `vllm serve MODEL --enable-lora --max-lora-rank RANK --logprobs-mode processed_logprobs` and
-    VLLM_ALLOW_RUNTIME_LORA_UPDATING=1. For `routing_replay` r3 add --enable-return-routed-experts,
-    --enable-prefix-caching and VLLM_USE_V2_MODEL_RUNNER=1. A server that is gone is left out until the next sync.
-    Without any server the run stops. The key is read from MEDAGENT_API_KEY.
+    VLLM_ALLOW_RUNTIME_LORA_UPDATING=1. A server that is gone is left out until the next sync. Without any server the
+    run stops. The key is read from MEDAGENT_API_KEY.
 
     An opened agent needs no `adapters`: `model` is then the name under which the servers serve its weights, which is
     that of an adapter or of an export. The servers decide when weights change.
     """
 
-    takes_adapters = records_routing = True
+    takes_adapters = True
 
     def __init__(
         self,
@@ -134,7 +133,6 @@ class ServersEngine(Engine):
             weights.tokenizer,
             seeded=self._seeded,
             end_ids=weights.end_ids,
-            routing=weights.routing,
         )
 
     def _remove_folders(self, *, but: set[str]) -> None:

@@ -43,7 +43,7 @@ class VllmEngine(Engine):
     restart of the service.
     """
 
-    takes_adapters = records_routing = True
+    takes_adapters = True
 
     def __init__(
         self,
@@ -124,7 +124,6 @@ class VllmEngine(Engine):
             max_model_len=room_on_server(weights.config, setup.max_tokens, f"the base {weights.base_name}"),
             lora_rank=weights.lora_rank,
             sleeps=self._colocated,
-            routing=weights.routing is not None,
             settings=of_rank(self._settings, setup, colocated=self._colocated),
             log=setup.folder / "logs" / f"vllm-{setup.rank}.log",
         )
@@ -145,12 +144,7 @@ class VllmEngine(Engine):
         if len(probe) > 1:
             self._check(server.api.logprobs(list(probe), model=self._served), weights.logprobs(probe), where="vLLM")
         return CompletionPolicy(
-            [server.completions()],
-            self._served,
-            weights.tokenizer,
-            seeded=self._seeded,
-            end_ids=weights.end_ids,
-            routing=weights.routing,
+            [server.completions()], self._served, weights.tokenizer, seeded=self._seeded, end_ids=weights.end_ids
         )
 
     def sleep(self) -> None:

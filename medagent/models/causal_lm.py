@@ -16,6 +16,8 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
@@ -173,6 +175,11 @@ def project(model: PreTrainedModel, hidden: Tensor) -> Tensor:
 def hidden_size(model: PreTrainedModel) -> int:
     """H of `hidden_states`: what the vocabulary projection reads. It is not always the config's hidden_size."""
     return int(cast(torch.nn.Linear, model.get_output_embeddings()).in_features)
+
+
+def has_experts(model: PreTrainedModel) -> bool:
+    """Whether a model is a mixture of experts of the family Qwen3-MoE or Mixtral."""
+    return any(isinstance(module, Qwen3MoeTopKRouter | MixtralTopKRouter) for module in model.modules())
 
 
 def beside_decoder(model: PreTrainedModel) -> str | None:

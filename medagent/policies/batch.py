@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import takewhile
 
 import numpy as np
@@ -25,8 +25,6 @@ from medagent.policies.decoder_shape import BufferCache, DecoderShape
 from medagent.policies.inversion import sample_tokens
 from medagent.policies.turn_ends import TurnEnds
 from medagent.policy import SampledTurn
-from medagent.routing import Routers
-from medagent.routing_record import RoutingRecord
 
 LEAST_COMMON = 16  # tokens that all texts must begin with, to be read once
 # Slots are read in groups of similar length: at most MOST_READ tokens, and 10% of padding above ENOUGH_READ tokens.
@@ -44,7 +42,6 @@ class Dialogue:
     pending: list[int] = field(default_factory=list)  # not read yet
     text: list[int] = field(default_factory=list)  # what the cache holds
     cache: Tensor | None = None  # [layers, 2, heads, length, head_dim]
-    experts: list[Tensor] = field(default_factory=list)  # [tokens, L, K] each, of what was read for this turn
     turn: int = 0  # the number of the turn that is sampled, from 1
     closed: bool = False
     sampling: bool = False
@@ -54,11 +51,6 @@ class Dialogue:
     def length(self) -> int:
         """Tokens in the cache."""
         return 0 if self.cache is None else int(self.cache.shape[3])
-
-    def take_record(self) -> RoutingRecord | None:
-        """The experts of what was read for this turn, which ends here; none where nothing records them."""
-        found, self.experts = self.experts, []
-        return RoutingRecord.of(torch.cat(found).cpu().numpy()) if found else None
 
 
 @dataclass(eq=False)
@@ -86,24 +78,12 @@ class TurnRow:
 
 @dataclass(frozen=True)
 class Sampler:
-    """A model as batches use it. With `keep_views`, a cache between turns stays a view of its batch's buffer.
-
-    With `routers`, each turn carries the experts of the tokens that were read for it.
-    """
+    """A model as batches use it. With `keep_views`, a cache between turns stays a view of its batch's buffer."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     shape: DecoderShape
     keep_views: bool
-    routers: Routers | None = None
-
-    def read(self, **inputs: object) -> tuple[Tensor, Tensor | None]:
-        """[S, Q, H] hidden states, and the experts of the tokens, [S, Q, L, K], where they are recorded."""
-        if self.routers is None:
-            return hidden_states(self.model, **inputs), None
-        with self.routers.recorded() as recording:
-            hidden_SQH = hidden_states(self.model, **inputs)
-        return hidden_SQH, recording.experts.unflatten(0, hidden_SQH.shape[:2])
 
 
 class Batch:
@@ -176,9 +156,7 @@ class Batch:
                 pending[self._slots[id(row)]] = row.dialogue.pending
         states, ends, before = [], [], 0
         for first, after in groups_of_like_length([len(ids) for ids in pending]):
-            hidden_SQH, experts_SQLK = self._read_group(first, pending[first:after])
-            if experts_SQLK is not None:
-                self._note(experts_SQLK, first, pending[first:after])
+            hidden_SQH = self._read_group(first, pending[first:after])
             width = hidden_SQH.shape[1]
             ends += [before + number * width + len(ids) for number, ids in enumerate(pending[first:after])]
             states.append(hidden_SQH.flatten(0, 1))
@@ -190,15 +168,8 @@ class Batch:
                 row.dialogue.pending = []
         return states[0] if len(states) == 1 else torch.cat(states), ends
 
-    def _note(self, experts_SQLK: Tensor, first: int, pending: Sequence[list[int]]) -> None:
-        """Give the rows of these slots the experts of what was read for them."""
-        for row in self._rows:
-            slot = self._slots[id(row)] - first
-            if not row.ended and 0 <= slot < len(pending):
-                row.dialogue.experts.append(experts_SQLK[slot, : len(pending[slot])])
-
-    def _read_group(self, first: int, pending: Sequence[list[int]]) -> tuple[Tensor, Tensor | None]:
-        """[S, Q, H] the states of so many slots from `first` on, padded to the widest; and their experts."""
+    def _read_group(self, first: int, pending: Sequence[list[int]]) -> Tensor:
+        """[S, Q, H] the states of so many slots from `first` on, padded to the widest."""
         device, pad = self._buffer.device, int(self._sampler.tokenizer.pad_token_id or 0)
         width = max(1, *map(len, pending))
         ids_SQ = torch.tensor([ids + [pad] * (width - len(ids)) for ids in pending], device=device)
@@ -209,12 +180,11 @@ class Batch:
         places_SQ = places_SQ.clamp(max=self._buffer.shape[4] - 1)  # slots whose rows have ended
         return self._forward(first, ids_SQ, lengths_S[:, None] + torch.minimum(offsets_Q, last_S[:, None]), places_SQ)
 
-    def _forward(
-        self, first: int, ids_SQ: Tensor, positions_SQ: Tensor, places_SQ: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """`Sampler.read` of tokens that the slots from `first` on hold at these places."""
+    def _forward(self, first: int, ids_SQ: Tensor, positions_SQ: Tensor, places_SQ: Tensor) -> Tensor:
+        """[S, Q, H] the states of tokens that the slots from `first` on hold at these places."""
         reach = int(places_SQ.max()) + 1
-        return self._sampler.read(
+        return hidden_states(
+            self._model,
             input_ids=ids_SQ,
             position_ids=positions_SQ,
             attention_mask=self._shape.attention_mask(places_SQ, reach),
@@ -253,13 +223,11 @@ class Batch:
         tokens = rows[0].dialogue.pending[:common]
         places_1Q = torch.arange(common, device=self._buffer.device)[None]
         ids_1Q = torch.tensor([tokens], device=self._buffer.device)
-        _, experts_1QLK = self._forward(0, ids_1Q, places_1Q, places_1Q)
+        self._forward(0, ids_1Q, places_1Q, places_1Q)
         self._buffer[:, :, 1 : len(self._lengths), :, :common] = self._buffer[:, :, :1, :, :common]
         self._lengths = [common] * len(self._lengths)
         for row in rows:
             row.dialogue.text, row.dialogue.pending = tokens[:], row.dialogue.pending[common:]
-            if experts_1QLK is not None:
-                row.dialogue.experts.append(experts_1QLK[0])
 
     def _part(self) -> None:
         """Give rows a slot of their own if their next tokens differ from those of the rows that share it."""
@@ -317,7 +285,7 @@ class Batch:
         if not self._sampler.keep_views and dialogue.cache is not None:
             dialogue.cache = dialogue.cache.clone()  # a view would keep the whole batch's buffer until the next turn
         row.ended, dialogue.sampling = True, False
-        row.tell(replace(dialogue.ends.turn(row.token_ids, row.logprobs, stop), routing=dialogue.take_record()))
+        row.tell(dialogue.ends.turn(row.token_ids, row.logprobs, stop))
         return False
 
 

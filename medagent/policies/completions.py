@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
@@ -22,7 +22,6 @@ from medagent.policies.http_endpoint import Endpoint, EndpointGoneError
 from medagent.policies.turn_ends import TurnEnds, end_token_ids
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import Block
-from medagent.routing_record import RoutingRecord, RoutingShape
 
 # All are sent: a server takes a missing one from the model's generation_config.json, and would sample from another
 # distribution than the trainer computes.
@@ -86,8 +85,6 @@ class CompletionPolicy:
 
     `end_ids` are the model's end-of-turn ids: `end_token_ids` of a loaded model, or `stored_end_token_ids` of a folder
     or hub name. None means the tokenizer's alone. Our servers ignore generation_config.json, so they must be sent.
-
-    With `routing`, turns carry the experts that the server chose. It must return them.
     """
 
     sources: Sequence[HttpCompletions]
@@ -96,7 +93,6 @@ class CompletionPolicy:
     seeded: bool = True
     rest_s: float = REST_S
     end_ids: Sequence[int] | None = None
-    routing: RoutingShape | None = None
     replicas: list[Replica] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -150,7 +146,6 @@ class CompletionSession:
         self._ends = TurnEnds.of(policy.tokenizer, blocks, policy.end_ids or ())
         self._token_ids: list[int] = []
         self._read, self._turn = 0, 0  # tokens that have been sent
-        self._recorded = 0  # tokens whose experts are known
         self._replica: Replica | None = None
         self._name = uuid4().hex
 
@@ -179,7 +174,6 @@ class CompletionSession:
             "return_token_ids": True,
             "session_id": self._name,
             **({"seed": turn_seed(self._seed, self._turn)} if policy.seeded else {}),
-            **({"routed_experts_prompt_start": self._recorded} if policy.routing else {}),
         }
         answered, choice = await policy.complete(replica, body)
         if answered is not replica:
@@ -194,25 +188,9 @@ class CompletionSession:
             max_tokens=max_tokens,
             otherwise=TurnStop.LENGTH if length else TurnStop.END_OF_TEXT,
         )
-        if policy.routing is not None:
-            turn = replace(turn, routing=self._routing(policy.routing, choice, len(token_ids), len(turn.token_ids)))
-            self._recorded = len(self._token_ids) + len(turn.token_ids) - 1
         self._token_ids += turn.token_ids
         self._read, self._turn = len(self._token_ids), self._turn + 1
         return turn
-
-    def _routing(self, shape: RoutingShape, choice: dict[str, Any], sampled: int, kept: int) -> RoutingRecord:
-        """The experts of what was read for a turn, of whose sampled tokens some are kept; the last was not read."""
-        assert self._replica is not None
-        known = len(self._token_ids) - self._recorded - 1
-        try:
-            return shape.record(str(choice.get("routed_experts") or ""), tokens=known + sampled, kept=known + kept)
-        except (ValueError, EOFError, OSError) as error:
-            raise PolicyError(
-                f"{self._replica.source.name}: its experts cannot be read ({error}). Start vLLM 0.32 or later with "
-                "--enable-return-routed-experts, VLLM_USE_V2_MODEL_RUNNER=1 and prefix caching, or set "
-                "model.routing_replay to r2 or none."
-            ) from error
 
     def _sampled(self, choice: dict[str, Any], max_tokens: int) -> tuple[list[int], list[float]]:
         assert self._replica is not None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from threading import Condition, Lock
 
@@ -27,7 +26,6 @@ from medagent.policies.self_check import check_sampling
 from medagent.policies.turn_ends import TurnEnds, end_token_ids
 from medagent.policy import SampledTurn
 from medagent.protocol import Block
-from medagent.routing import Routers
 
 JOIN_SHARE, JOIN_STEPS = 8, 8  # rows join when they are an eighth of the running ones, or after eight tokens
 
@@ -40,8 +38,6 @@ class HFPolicy:
     follow from what was sampled and not from how long a search took. Each session must then go on, or close, while the
     others are sampled. Without `lockstep`, waiting sessions join at any token, as serving needs. A model that cannot be
     sampled so is refused when the policy is made.
-
-    With `record_routing`, turns of a mixture of experts carry the experts of each token that was read for them.
     """
 
     def __init__(
@@ -51,14 +47,12 @@ class HFPolicy:
         *,
         lockstep: bool = True,
         refill: bool = False,
-        record_routing: bool = False,
     ) -> None:
         self.model, self.tokenizer, self._lockstep, self._refill = model, tokenizer, lockstep, refill
         use_grouped_attention(model)
         self.end_ids = end_token_ids(tokenizer, model)
-        sampler = Sampler(model, tokenizer, shape_of(model), keep_views=lockstep)
-        check_sampling(sampler)
-        self._sampler = replace(sampler, routers=Routers(model) if record_routing else None)
+        self._sampler = Sampler(model, tokenizer, shape_of(model), keep_views=lockstep)
+        check_sampling(self._sampler)
         self._open: set[Dialogue] = set()
         self._waiting: list[TurnRow] = []
         self._running = False

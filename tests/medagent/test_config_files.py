@@ -25,6 +25,8 @@ def test_former_names_are_read_as_todays() -> None:
         "--data.reward=training.rewards.F1": "--data.reward=medagent.training.rewards.F1",
         "init_args:\n  hand_over: merged": "init_args:\n  weight_sync: merged",
         "  weight_sync: auto\n  max_merge_lost: 0.05\n": "  weight_sync: auto\n",
+        "  temperature: 1.0\n  routing_replay: none\n": "  temperature: 1.0\n",
+        "  routing_replay: r3\n": "  routing_replay: r3\n",
         '{"hand_over": "merged"}': '{"weight_sync": "merged"}',
         "--data.engine.init_args.hand_over": "--data.engine.init_args.weight_sync",
     }.items():

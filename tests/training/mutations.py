@@ -47,13 +47,6 @@ SUITES = {
         *(f"tests/training/test_{name}.py" for name in ("heads", "forward")),
     ),
     "preference": tuple(f"tests/training/preference/test_{name}.py" for name in ("losses", "pairs", "steps")),
-    "routing": (
-        "tests/medagent/test_routing.py",
-        "tests/medagent/policies/test_recorded_experts.py",
-        "tests/training/test_routing.py",
-        "tests/training/test_mixture_training.py",
-        "tests/training/test_data.py",
-    ),
     "loop": (
         "tests/medagent/test_limits.py",
         "tests/medagent/test_hostile_doors.py",

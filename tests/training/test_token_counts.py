@@ -103,13 +103,13 @@ def test_a_run_counts_what_its_models_read(
         common_prefix(self)
         found["sampled"] += (self._lengths[0] - before[0]) * ("sampling" in inside) if before else 0
 
-    def states(base, execution, ids_BT, attention_BT, mask_BT, routing=None):
+    def states(base, execution, ids_BT, attention_BT, mask_BT):
         rows = [row[: max(1, int(mask.nonzero().max()))].tolist() for row, mask in zip(ids_BT, mask_BT, strict=True)]
         count = distinct(rows) if execution.shared_prefixes else sum(map(len, rows))
         if "training" in inside:
             found["forward"] += count
             found["backward"] += count * torch.is_grad_enabled()
-        return states_of(base, execution, ids_BT, attention_BT, mask_BT, routing)
+        return states_of(base, execution, ids_BT, attention_BT, mask_BT)
 
     monkeypatch.setattr(Batch, "_read_group", group)
     monkeypatch.setattr(Batch, "_read_common_prefix", common)

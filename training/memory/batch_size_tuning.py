@@ -46,7 +46,6 @@ def token_limit_of(trainer: Trainer, module: AgentModule, work: Work) -> TokenLi
         trainer.world_size if module.shared_base.sharded else 1,
         module.critic_inputs,
         work.weight_sync,
-        module.routing_replay,
     )
     ranks_here = 1 if device.type == "cuda" else trainer.num_devices
     return fit_token_limit(load, work.trainer_share * free_memory(device, sharing=ranks_here))

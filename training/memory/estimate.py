@@ -17,12 +17,11 @@ from transformers.pytorch_utils import Conv1D
 
 from medagent.errors import ConfigError
 from medagent.models.base_models import model_path
+from medagent.models.causal_lm import has_experts
 from medagent.models.merging import form_for
-from medagent.routing import Routers, has_routers
 from medagent.training.execution import Execution, TokenLimit
 from medagent.training.heads import CriticInputs
 from medagent.training.lora import LoraSettings
-from medagent.training.routing import RoutingReplay
 from medagent.types import Limits
 
 GIB = 2**30
@@ -57,7 +56,6 @@ class ModelShape:
     vocabulary: int
     parameters: int
     linear_sizes: tuple[tuple[int, int], ...]  # (in, out) of every linear layer that gets LoRA
-    record_bytes: int = 0  # of the experts of one token, in a mixture of experts
 
     @staticmethod
     def of(base_model: str) -> ModelShape:
@@ -81,10 +79,10 @@ class ModelShape:
         shape = ModelShape._from_config(
             config.get_text_config(decoder=True), sum(parameter.numel() for parameter in model.parameters()), linear
         )
-        if not has_routers(model):
+        if not has_experts(model):
             return shape
-        routers, each = Routers(model), getattr(config, "moe_intermediate_size", None) or config.intermediate_size
-        return replace(shape, intermediate=routers.top_k * each, record_bytes=routers.bytes_of_a_token)
+        each = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
+        return replace(shape, intermediate=config.num_experts_per_tok * each)
 
     @staticmethod
     def _from_config(
@@ -132,7 +130,6 @@ class Load:
     shards: int = 1  # ranks that hold the layers together (training.sharding)
     critic_inputs: CriticInputs = "context"
     weight_sync: str = "auto"  # of the engine in_process
-    routing_replay: RoutingReplay = "none"
 
     @property
     def value_bytes(self) -> int:
@@ -203,11 +200,6 @@ class Load:
         rows = min(tokens * self._acting, self.execution.logits_rows)
         return max(tokens * self.passing_bytes(), rows * self.shape.vocabulary * READ_LOGIT_BYTES)
 
-    def records(self) -> float:
-        """Bytes of an iteration's records of experts in host memory: r3 has them in turns, and padded."""
-        copies = {"none": 0, "r2": 1, "r3": 2}[self.routing_replay]
-        return float(copies * self.rollouts * self.limits.max_total_tokens * self.shape.record_bytes)
-
     def parts(self) -> dict[str, float]:
         """Bytes by part; the last three are never held together."""
         trained = self.shape.lora_parameters(self.policy_lora) + self.shape.lora_parameters(self.critic_lora)
@@ -226,9 +218,6 @@ class Load:
                 adapter = float(self.shape.lora_parameters(self.policy_lora) * FP32)
                 parts["sampler's adapter, on the same base"] = adapter
             parts[ROLLOUTS] = self.rolling_out()
-        if self.routing_replay != "none":
-            there = self.micro_batch_rows * self.limits.max_total_tokens * self.shape.record_bytes
-            parts["experts to be replayed"] = self.records() if self.device == "cpu" else float(there)
         parts[PREPARING] = self.preparing()
         parts[UPDATE] = self.activations()
         return parts

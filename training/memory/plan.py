@@ -47,7 +47,6 @@ def load_of(config: Any, dtype: str, *, world_size: int) -> Load:
         world_size if _name(config.trainer.strategy) == "ShardedBase" else 1,
         model.critic_inputs,
         (vars(data.engine.init_args) if "init_args" in data.engine else {}).get("weight_sync", "auto"),
-        model.routing_replay,
     )
 
 
@@ -78,8 +77,6 @@ def report(load: Load, *, world_size: int, memory_gib: float | None) -> str:
             f"the sampler beside it: {shape.parameters * load.value_bytes / GIB:.2f} GiB of weights, and "
             f"{limits.max_total_tokens * load.cache_bytes / GIB:.3f} GiB of KV cache for a rollout of full length"
         )
-    if load.records() and load.device != "cpu":
-        lines.append(f"in the host's memory: {load.records() / GIB:.2f} GiB of experts to be replayed")
     text = "\n".join(lines)
     if memory_gib is not None and load.peak() > memory_gib * GIB:
         largest = max(load.parts().items(), key=lambda part: part[1])[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -27,12 +26,10 @@ __all__ = ["OffPolicy", "TruncatedMode", "ZeroStdMode", "check_bootstrap", "prep
 BEFORE: tuple[Callable[[ExperienceDraft], None], ...] = (
     stages.mask_truncated,
     stages.mask_zero_std,
-    stages.keep_records,
     stages.tell_critic,
 )
 READS: tuple[Callable[[ExperienceDraft, RolloutTensors, Sequence[int]], None], ...] = (
     stages.read_reference,
-    stages.read_routing,
     stages.read_policy,
     stages.read_values,
 )
@@ -65,7 +62,7 @@ def prepare(
     draft = ExperienceDraft(module, estimator, reduce, off_policy, truncated, zero_std_groups, rollouts, tensors)
     for stage in BEFORE:
         stage(draft)
-    draft.truncation_BT, draft.experts_BTLK = draft.tensors.mask_BT.float(), draft.tensors.experts_BTLK
+    draft.truncation_BT = draft.tensors.mask_BT.float()
     for rows in _passes(module, draft.tensors):
         part = draft.tensors.rows(rows).to(module.device)
         for read in READS:
@@ -87,7 +84,7 @@ def prepare(
     )
     advantages_BT, returns_BT = estimator.estimate(draft.tensors, draft.values_BT, reduce)
     return Experience(
-        **vars(replace(draft.tensors, experts_BTLK=draft.experts_BTLK)),
+        **vars(draft.tensors),
         ratio_segments_BT=ratio_segments("token", draft.tensors.mask_BT, draft.tensors.turn_ids_BT),
         evidence_BKF=draft.evidence_BKF,
         old_logprobs_BT=draft.old_BT,
@@ -118,7 +115,7 @@ def _passes(module: AgentModule, tensors: RolloutTensors) -> list[list[int]]:
     lengths = tensors.attention_BT.sum(dim=1).tolist()
     budget = module.execution
     if budget.token_limit:
-        groups = pack_rows(budget, tensors.sharing_keys, tensors.attention_BT)
+        groups = pack_rows(budget, tensors.token_ids_BT, tensors.attention_BT)
     elif budget.shared_prefixes:  # in their order: samples of a question follow each other
         groups = [
             list(range(len(lengths)))[start : start + PREPARED_ROWS] for start in range(0, len(lengths), PREPARED_ROWS)

@@ -76,7 +76,6 @@ class ExperienceDraft:
         self.reference_BT, self.proximal_BT, self.values_BT = (torch.zeros_like(logprobs_BT) for _ in range(3))
         self.ends_B = torch.zeros(len(self.rollouts))  # the critic's values after the last tokens
         self.old_BT, self.truncation_BT = logprobs_BT, torch.zeros_like(logprobs_BT)
-        self.experts_BTLK: Tensor | None = None  # that the policy's passes replay
 
     def value_mask(self) -> Tensor:
         """[B, T] where the critic is read."""

@@ -8,14 +8,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from medagent.errors import ConfigError, PolicyError
-from medagent.routing import no_record
-from medagent.training.advantages import EQUAL, GAE, AdvantageEstimator, Reduce, group_means
+from medagent.errors import ConfigError
+from medagent.training.advantages import EQUAL, GAE, AdvantageEstimator, group_means
 from medagent.training.experience import RolloutTensors, evidence_at
 from medagent.training.module import AgentModule
 from medagent.training.prepare.draft import ExperienceDraft
 from medagent.training.prepare.evidence import evidence_of
-from medagent.training.routing import placed, refuse_shifted, same_share
 from medagent.types import Rollout, StopReason
 
 
@@ -46,19 +44,6 @@ def _without_loss(tensors: RolloutTensors, left_out_B: Tensor) -> RolloutTensors
     return replace(tensors, mask_BT=mask_BT, turn_ids_BT=turn_ids_BT)
 
 
-def keep_records(draft: ExperienceDraft) -> None:
-    """Only `routing_replay` r3 replays the sampler's experts, and then it needs them."""
-    if draft.module.routing_replay == "r3":
-        if draft.tensors.experts_BTLK is None and bool(draft.tensors.mask_BT.any()):
-            raise PolicyError(
-                "model.routing_replay r3: found rollouts without the sampler's experts, wanted those of each token "
-                "that it read. Take an engine that records them, such as InProcessEngine or VllmEngine, or set it to "
-                "r2 or none."
-            )
-    else:
-        draft.tensors = replace(draft.tensors, experts_BTLK=None)
-
-
 def tell_critic(draft: ExperienceDraft) -> None:
     """Collect what the critic is told besides the context."""
     rollouts, inputs = draft.rollouts, draft.module.critic_inputs
@@ -78,25 +63,14 @@ def read_reference(draft: ExperienceDraft, part: RolloutTensors, rows: Sequence[
         _put(draft.reference_BT, rows, found_BT)
 
 
-def read_routing(draft: ExperienceDraft, part: RolloutTensors, rows: Sequence[int]) -> None:
-    """Compare the sampler's experts with the trainer's on the first pass of `routing_replay` r3, read twice more."""
-    if draft.module.routing_replay == "r3" and "routing/differs" not in draft.metrics:
-        draft.metrics |= _routing_metrics(draft.module, part, draft.reduce)
-
-
 def read_policy(draft: ExperienceDraft, part: RolloutTensors, rows: Sequence[int]) -> None:
-    """Log-probs of the proximal policy for decoupled weights, and its experts for `routing_replay` r2."""
-    module, records = draft.module, draft.module.routing_replay == "r2"
-    if draft.off_policy.importance != "decoupled" and not records:
-        return
-    routing = module.shared_base.routing(part.experts_BTLK, records=records)
-    scores = module.shared_base.policy_scores(
-        part.token_ids_BT, part.attention_BT, part.mask_BT, temperature=module.temperature, routing=routing
-    )
-    _put(draft.proximal_BT, rows, scores.logprobs_BT)
-    if routing is not None and routing.chosen_BTLK is not None:
-        whole_BTLK = placed(draft.experts_BTLK, routing.chosen_BTLK, rows, draft.tensors.mask_BT.shape)
-        draft.experts_BTLK = whole_BTLK
+    """Log-probs of the proximal policy, for decoupled weights."""
+    if draft.off_policy.importance == "decoupled":
+        module = draft.module
+        scores = module.shared_base.policy_scores(
+            part.token_ids_BT, part.attention_BT, part.mask_BT, temperature=module.temperature
+        )
+        _put(draft.proximal_BT, rows, scores.logprobs_BT)
 
 
 def read_values(draft: ExperienceDraft, part: RolloutTensors, rows: Sequence[int]) -> None:
@@ -187,29 +161,3 @@ def _values(
     turns[rows, lengths_B] = turns.max(dim=1).values + ended_B.long()
     values = module.shared_base.values(ids, attention, read, evidence_at(evidence_BKF, turns, read))
     return torch.where(value_mask_BT, values[:, :-1], 0.0), values[rows, lengths_B]
-
-
-def _routing_metrics(module: AgentModule, part: RolloutTensors, reduce: Reduce) -> dict[str, float]:
-    """Means over the action tokens of `part` over all ranks; PolicyError if its records are shifted."""
-    assert part.experts_BTLK is not None, "the sampler recorded"
-    inputs, sampler_BTLK = (part.token_ids_BT, part.attention_BT, part.mask_BT), part.experts_BTLK
-    own = module.shared_base.routing(records=True)
-    live = module.shared_base.policy_scores(*inputs, temperature=module.temperature, routing=own)
-    replayed = module.shared_base.policy_scores(
-        *inputs, temperature=module.temperature, routing=module.shared_base.routing(sampler_BTLK)
-    )
-    assert own is not None
-    assert own.chosen_BTLK is not None
-    none = no_record(sampler_BTLK.dtype)
-    both_BT = (sampler_BTLK[:, :, 0, 0] != none) & (own.chosen_BTLK[:, :, 0, 0] != none)
-    refuse_shifted(sampler_BTLK, own.chosen_BTLK, both_BT)
-    read_BT = both_BT & part.mask_BT
-    differs_A = same_share(sampler_BTLK, own.chosen_BTLK, read_BT) < 1
-    gaps = [(scores.logprobs_BT - part.rollout_logprobs_BT)[part.mask_BT].abs() for scores in (replayed, live)]
-    sums = [differs_A.sum(), read_BT.sum(), *(gap.sum() for gap in gaps), part.mask_BT.sum()]
-    differs, read, gap, gap_live, tokens = reduce(torch.tensor([float(each) for each in sums])).tolist()
-    return {
-        "routing/differs": differs / max(1.0, read),
-        "routing/logprob_gap": gap / max(1.0, tokens),
-        "routing/logprob_gap_live": gap_live / max(1.0, tokens),
-    }

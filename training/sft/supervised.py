@@ -189,7 +189,7 @@ def to_imitate(tensors: RolloutTensors, loss_weights_BT: Tensor) -> Experience:
     ones_BT = tensors.mask_BT.float()
     zeros_BT = 0.0 * ones_BT
     return Experience(
-        **vars(replace(tensors, experts_BTLK=None)),
+        **vars(tensors),
         ratio_segments_BT=ratio_segments("token", tensors.mask_BT, tensors.turn_ids_BT),
         evidence_BKF=zeros_BT.new_zeros(len(zeros_BT), 1, 0),
         old_logprobs_BT=tensors.rollout_logprobs_BT,

@@ -30,8 +30,7 @@ from medagent.policies.vllm.api import VllmApi
 
 MODEL = "policy"  # name under which the base is served
 LAUNCHER = ("TORCHELASTIC_", "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_")
-HAS_TRITON = torch.cuda.is_available()  # so experts are returned, and LoRA goes beside experts
-SECOND_RUNNER = {"VLLM_USE_V2_MODEL_RUNNER": "1"}
+HAS_TRITON = torch.cuda.is_available()  # so LoRA goes beside experts
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
@@ -57,8 +56,6 @@ class VllmSettings:
 class VllmServer:
     """Serves the model in a folder or of a hub name. With `lora_rank` 0 it serves no adapters.
 
-    With `routing`, answers carry the experts that were chosen, for which vLLM needs a GPU.
-
     Call `wait` before the first request, and `close` at the end.
     """
 
@@ -70,7 +67,6 @@ class VllmServer:
         max_model_len: int,
         lora_rank: int = 0,
         sleeps: bool = False,
-        routing: bool = False,
         settings: VllmSettings = VllmSettings(),
         log: Path | None = None,
     ) -> None:
@@ -89,14 +85,13 @@ class VllmServer:
         )
         self.api = VllmApi(self._http, f"vLLM (log: {self.log})")
         line = _command(model, self.socket, dtype, max_model_len, lora_room, sleeps, settings)
-        line += ["--enable-return-routed-experts"] if routing else []
         with self.log.open("ab") as log_file:
             self._process = subprocess.Popen(  # noqa: S603 (our own command line)
                 line,
                 stdin=subprocess.PIPE,
                 stdout=log_file,
                 stderr=subprocess.STDOUT,
-                env=_environment(settings) | (SECOND_RUNNER if routing else {}),
+                env=_environment(settings),
                 start_new_session=True,  # Ctrl-C is the trainer's to handle
             )
         self._settings = settings

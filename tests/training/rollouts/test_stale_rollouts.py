@@ -1,11 +1,11 @@
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from pathlib import Path
 
 from medagent.retrieval.bibliography import Bibliography
 from medagent.retrieval.passages import Hit, Passage
-from medagent.routing_record import RoutingRecord
 from medagent.training.rollouts.stale_rollouts import read_rollouts, write_rollouts
 from medagent.types import Question, Rollout, StopReason, Turn, Usage
 
@@ -20,7 +20,6 @@ TURN = Turn(
     observation_ids=(3,),
     forced_prefix=1,
     reward=0.25,
-    routing=RoutingRecord(bytes(range(250, 256)), layers=3, top_k=2),
     usage=Usage(1, 20, 3),
     quoted=True,
 )
@@ -48,3 +47,11 @@ def test_a_waiting_rollout_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_rollouts(tmp_path / "000001.rank0.jsonl", [WHOLE, bare])
     assert read_rollouts(tmp_path / "000001.rank0.jsonl") == [WHOLE, bare]
     assert len((tmp_path / "000001.rank0.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+
+
+def test_fields_that_an_earlier_version_wrote_are_ignored(tmp_path: Path) -> None:
+    write_rollouts(tmp_path / "000001.rank0.jsonl", [WHOLE])
+    row = json.loads((tmp_path / "000001.rank0.jsonl").read_text(encoding="utf-8"))
+    row["turns"][0]["routing"] = {"data": "+vv8/f7/", "layers": 3, "top_k": 2, "dtype": "uint8"}
+    (tmp_path / "000002.rank0.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    assert read_rollouts(tmp_path / "000002.rank0.jsonl") == [WHOLE]
