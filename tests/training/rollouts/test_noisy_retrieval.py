@@ -15,7 +15,7 @@ from medagent.retrieval.controls import NoRetriever
 from medagent.training.data import RolloutData
 from medagent.training.rewards import ExactMatch
 from medagent.training.rollouts.noisy_retrieval import NoisyRetrieval, withheld_from
-from medagent.training.sft.data import LeftOut
+from medagent.training.sft.data import LeftOutReason
 from medagent.training.sft.scripted import ScriptedDemonstrations
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.sft.support import RULES, Asked, WordRetriever, passage, said
@@ -110,7 +110,7 @@ def test_scripted_dialogues_abstain_where_the_evidence_is_withheld(tokenizer, tm
     assert withheld & {r.question.id for r in rollouts} == abstained
     assert len(abstained) == pytest.approx(0.4 * len(rollouts), abs=1)
     assert {said(r)[-1] for r in rollouts if r.question.id in abstained} == {"<answer> not found</answer>"}
-    assert source.left_out[LeftOut.NOT_FOUND] == len(withheld) - len(abstained)
+    assert source.left_out[LeftOutReason.NOT_FOUND] == len(withheld) - len(abstained)
 
 
 @pytest.mark.parametrize(
