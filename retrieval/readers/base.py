@@ -21,6 +21,7 @@ from medagent.retrieval.passages import Passage
 SAMPLE = 65_536  # bytes by which an encoding is found out
 FEW = 0.1  # share of the bytes beyond ASCII that may be wrong in UTF-8
 MUCH, LONG = 0.2, 400  # share of bytes beyond ASCII in texts of other scripts, and bytes from which that can be told
+MAX_SPAN = 60  # columns or rows of one cell
 MAX_FILE_BYTES = 256 << 20  # bytes that are one document, and therefore held at once
 # A damaged or truncated archive. A disk that fails is another matter: it ends the build.
 UNREADABLE = (gzip.BadGzipFile, EOFError, zlib.error)
@@ -202,6 +203,44 @@ def _named(row: Sequence[str], names: Sequence[str]) -> list[str]:
     if len(filled) == 1 and len(names) > 1:
         return [filled[0][1]]
     return [f"{names[at]}: {cell}" if at < len(names) and names[at] else cell for at, cell in filled]
+
+
+def spread(rows: Sequence[Sequence[tuple[str, str | None, str | None]]]) -> list[list[str]]:
+    """Rows of cells (text, columns, rows) with the spans written out, each as long as the longest.
+
+    A cell over some of the columns stands in each of them. One over all columns is a heading, and stands in the first.
+    """
+    width = max((sum(_span(columns) for _, columns, _ in row) for row in rows), default=0)
+    found: list[list[str]] = []
+    open_: dict[int, tuple[int, str]] = {}  # by column: rows still to fill, and with what
+    for row in rows:
+        texts: list[str] = []
+        waiting = list(reversed(row))
+        while waiting or len(texts) in open_:
+            if len(texts) in open_:
+                left, text = open_.pop(len(texts))
+                columns, down = 1, left
+            else:
+                text, across, below = waiting.pop()
+                columns, down = _span(across), _span(below)
+            for at in range(columns):
+                shown = text if not at or columns < width else ""
+                if down > 1:
+                    open_[len(texts)] = (down - 1, shown)
+                texts.append(shown)
+        found.append(texts)
+    width = max(map(len, found), default=0)
+    return [texts + [""] * (width - len(texts)) for texts in found]
+
+
+def _span(value: str | None) -> int:
+    return min(int(value), MAX_SPAN) if value and value.strip().isdecimal() and int(value) > 0 else 1
+
+
+def named_lines(cells: Sequence[Sequence[str]], heads: int) -> list[str]:
+    """The lines of a table of which so many first rows name the columns."""
+    names = [" ".join(dict.fromkeys(filter(None, column))) for column in zip(*cells[:heads], strict=True)]
+    return table_lines([names, *cells[heads:]] if heads else cells, named=bool(heads))
 
 
 def has_header(rows: Sequence[Sequence[str]], bold: Sequence[bool]) -> bool:

@@ -9,20 +9,27 @@ from xml.etree.ElementTree import Element
 
 from medagent.retrieval.bibliography import Bibliography, plain_doi
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, is_retracted, usable
-from medagent.retrieval.readers.xml_text import LANGUAGE, date_of, running_text, text_of, without_namespaces, year_of
+from medagent.retrieval.readers.base import (
+    Item,
+    Skipped,
+    Withdrawn,
+    has_header,
+    is_retracted,
+    named_lines,
+    spread,
+    usable,
+)
+from medagent.retrieval.readers.xml_text import LANGUAGE, date_of, prepare, running_text, text_of, year_of
 
 # Parts of a body that are no running text.
-_SILENT = frozenset(
-    "table-wrap tex-math disp-formula graphic media ref-list supplementary-material fn-group ack".split()
-)
+_SILENT = frozenset("table-wrap graphic media ref-list supplementary-material ack subject".split())
+WRAPPER = "wrapper"  # an element around sections, in the place of which its content stands
 _TEASERS = ("graphical", "toc", "teaser")
 SHELF = "https://www.ncbi.nlm.nih.gov/books/"
 
 
 def article(element: Element, name: str) -> Item:
     """The document of an <article>, or why there is none."""
-    without_namespaces(element)
     meta = element.find("front/article-meta")
     if meta is None:
         return Skipped(name, "is a JATS article without <article-meta>")
@@ -112,7 +119,6 @@ def _retracted_by(meta: Element) -> Iterator[str]:
 
 def dublin_core(element: Element, name: str) -> Item:
     """The document of an OAI-PMH record in Dublin Core: its descriptions are the text."""
-    without_namespaces(element)
     text = "\n".join(text_of(part) for part in element.findall("description") if text_of(part))
     named = [text_of(part) for part in element.findall("identifier") if text_of(part)]
     where = f"{name}, {named[0]}" if named else name
@@ -135,7 +141,8 @@ def abstracts_of(meta: Element) -> Iterator[Section]:
 
 def _sections(element: Element, meta: Element) -> tuple[Section, ...]:
     """Abstracts, then body and appendices, those with text."""
-    parts = [part for name in ("body", "back/app-group") if (part := element.find(name)) is not None]
+    names = ("body", "floats-group", "back/app-group")
+    parts = [part for name in names if (part := element.find(name)) is not None]
     found = [*abstracts_of(meta), *(section for part in parts for section in sections_of(part, ""))]
     return tuple(section for section in found if section.text)
 
@@ -148,31 +155,37 @@ def sections_of(parent: Element, above: str) -> list[Section]:
         if child.tag in ("sec", "app"):
             heading = text_of(child.find("title"))
             found += sections_of(child, " > ".join(part for part in (above, heading) if part))
-        elif child.tag != "title" and child.tag not in _SILENT:
+        elif child.tag == WRAPPER:
+            found += sections_of(child, above)
+        elif child.tag != "title":
             loose.append(running_text(child, _SILENT))
-        if child.tag not in ("sec", "app"):
-            tables = child.iter("table-wrap")
-            found += [table for each in tables if (table := _table(each, above)) is not None]
+            found += [table for each in child.iter("table-wrap") if (table := _table(each, above)) is not None]
     text = "\n".join(part for part in loose if part)
     return [Section(above, text), *found] if text else found
 
 
 def _table(wrap: Element, above: str) -> Section | None:
-    """A table as a section: each row is a line of "column: cell" pairs. Cells over several columns stand for each."""
-    rows = [[text_of(cell) for cell in row if cell.tag in ("td", "th")] for row in wrap.iter("tr")]
-    rows = [row for row in rows if any(row)]
-    if not rows:
+    """A table as a section: each row is a line of "column: cell" pairs, and its notes are the last lines."""
+    lines = [line for table in list(wrap.iter("table")) or [wrap] for line in rows_of(table)]
+    lines += [running_text(notes, _SILENT) for notes in wrap.findall("table-wrap-foot")]
+    if not any(lines):
         return None
-    headed = wrap.find(".//thead") is not None or all(cell.tag == "th" for cell in next(wrap.iter("tr")))
-    names, body = (rows[0], rows[1:]) if headed and len(rows) > 1 else ([], rows)
-    lines = []
-    for row in body:
-        if len(row) == len(names):
-            lines.append("; ".join(f"{name}: {cell}" if name else cell for name, cell in zip(names, row, strict=True)))
-        else:
-            lines.append("; ".join(row))
-    label = ". ".join(part for part in (text_of(wrap.find("label")), text_of(wrap.find("caption"))) if part)
-    return Section(" > ".join(part for part in (above, label or "Table") if part), "\n".join(lines))
+    label = ". ".join(part for name in ("title", "label", "caption") if (part := text_of(wrap.find(name))))
+    return Section(" > ".join(part for part in (above, label or "Table") if part), "\n".join(filter(None, lines)))
+
+
+def rows_of(table: Element) -> list[str]:
+    """The rows of a table as lines. The first rows name the columns where they are its head, or all of headings."""
+    heads, feet = ([row for part in table.iter(name) for row in part.iter("tr")] for name in ("thead", "tfoot"))
+    rows = [*heads, *(row for row in table.iter("tr") if row not in heads and row not in feet), *feet]
+    cells = [[cell for cell in row if cell.tag in ("td", "th")] for row in rows]
+    grid = spread([[(text_of(cell), cell.get("colspan"), cell.get("rowspan")) for cell in row] for row in cells])
+    named = len(heads)
+    while not heads and named < len(rows) - 1 and all(cell.tag == "th" for cell in cells[named]):
+        named += 1
+    if not named and has_header(grid or [[]], [False] * len(grid)):
+        named = 1
+    return named_lines(grid, named)
 
 
 @dataclass(frozen=True)
@@ -187,14 +200,13 @@ class Book:
 
 def book_of(meta: Element) -> Book:
     """The book of a <book-meta>."""
-    without_namespaces(meta)
+    prepare(meta, {})
     title = text_of(meta.find("book-title-group/book-title"))
     return Book(text_of(meta.find("book-id")), title, _latest(meta), licence_of(meta))
 
 
 def chapter(element: Element, name: str, book: Book, *, shelf: str = "") -> Item:
     """The document of a <book-part>, or why there is none; `shelf` is its number on the Bookshelf, as NBK546606."""
-    without_namespaces(element)
     meta = element.find("book-part-meta")
     meta = Element("book-part-meta") if meta is None else meta
     ids = {node.get("book-part-id-type", ""): text_of(node) for node in meta.findall("book-part-id")}

@@ -1,23 +1,42 @@
-"""MEDLINE XML, JATS, BITS and OAI-PMH, article by article in bounded memory; defusedxml refuses entity tricks."""
+"""Files of XML, article by article in bounded memory; defusedxml refuses entity tricks."""
 
 from __future__ import annotations
 
 import html.entities
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import IO
 from xml.etree.ElementTree import Element, ParseError
 
 from defusedxml.common import DefusedXmlException, EntitiesForbidden
 from defusedxml.ElementTree import iterparse
 
-from medagent.retrieval.readers import jats, medline
-from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, UnusableFileError, Withdrawn
-from medagent.retrieval.readers.xml_text import local, text_of
+from medagent.retrieval.chunking import Document
+from medagent.retrieval.readers import bioc, jats, medline, spl, tei
+from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, UnusableFileError, Withdrawn, left_out_of
+from medagent.retrieval.readers.xml_text import local, prepare, text_of
 
-_SETS = {"pmc-articleset", "article-set", "OAI-PMH"}
+_Reader = Callable[[Element, str], Item]
+_JATS = (jats.article, dict[str, str]())
+# By root and element: the reader of an article, and its elements' names in JATS, or None where it needs none.
+_READERS: dict[tuple[str, str], tuple[_Reader, Mapping[str, str] | None]] = {
+    ("PubmedArticleSet", "PubmedArticle"): (medline.article, None),
+    ("PubmedArticleSet", "PubmedBookArticle"): (medline.book, None),
+    ("PubmedBookArticleSet", "PubmedBookArticle"): (medline.book, None),
+    ("article", "article"): _JATS,
+    ("pmc-articleset", "article"): _JATS,
+    ("article-set", "article"): _JATS,
+    ("OAI-PMH", "article"): _JATS,
+    ("OAI-PMH", "dc"): (jats.dublin_core, {}),
+    ("document", "document"): (spl.label, spl.NAMES),
+    ("TEI", "TEI"): (tei.article, tei.NAMES),
+    ("teiCorpus", "TEI"): (tei.article, tei.NAMES),
+    ("collection", "document"): (bioc.of_element, None),
+}
 _BOOKS = {"book-part-wrapper", "book"}
-_ROOTS = {"PubmedArticleSet", "PubmedBookArticleSet", "article", *_SETS, *_BOOKS}
+_ROOTS = {*_BOOKS, *(root for root, _ in _READERS)}
 _ENTITY = re.compile(rb"&([A-Za-z][A-Za-z0-9]{1,31});")
 _OWN = {"amp", "lt", "gt", "quot", "apos"}  # what XML itself has
 _LONGEST_ENTITY = 40
@@ -49,7 +68,7 @@ def _numbered(found: re.Match[bytes]) -> bytes:
 
 
 def read_xml(file: OpenFile) -> Iterator[Item]:
-    """The articles of a MEDLINE, JATS or OAI-PMH file, told apart by their elements."""
+    """The articles of a file, told apart by its root and their elements."""
     done = 0
     root: Element | None = None
     book = jats.Book()
@@ -62,7 +81,8 @@ def read_xml(file: OpenFile) -> Iterator[Item]:
                     if name not in _ROOTS:  # not read further: the whole of it would be held in memory
                         raise UnusableFileError(
                             f"holds no article: its root is <{name}>; wanted MEDLINE (PubmedArticleSet), JATS "
-                            "(article), BITS (book-part-wrapper, book) or OAI-PMH"
+                            "(article), BITS (book-part-wrapper, book), OAI-PMH, DailyMed's labels (document), TEI or "
+                            "BioC (collection)"
                         )
                 continue
             if name == "book-meta":
@@ -71,9 +91,10 @@ def read_xml(file: OpenFile) -> Iterator[Item]:
             if name == "DeleteCitation":
                 yield from medline.deleted(element, file.name)
             elif name == "book-part" and local(root) in _BOOKS and element.find(".//{*}book-part") is None:
-                yield jats.chapter(element, file.name, book, shelf="" if root is None else root.get("id", ""))
-            elif (read := _reader_of(name, element, root)) is not None:
-                yield read(element, file.name)
+                shelf = "" if root is None else root.get("id", "")
+                yield from _read(element, file.name, partial(jats.chapter, book=book, shelf=shelf), {})
+            elif (local(root), name) in _READERS and (element is root or name != local(root)):
+                yield from _read(element, file.name, *_READERS[local(root), name])
             elif name == "record" and element.find("{*}header[@status='deleted']") is not None:
                 where = text_of(element.find("{*}header/{*}identifier"))
                 yield Withdrawn(f"{file.name}, {where}", (where,), "deleted", "was deleted by its repository")
@@ -95,12 +116,10 @@ def read_xml(file: OpenFile) -> Iterator[Item]:
         raise UnusableFileError(f"holds no article in its <{local(root)}>")
 
 
-def _reader_of(name: str, element: Element, root: Element | None) -> Callable[[Element, str], Item] | None:
-    """The reader of an element; None if it is no article of its own."""
-    if name == "PubmedArticle":
-        return medline.article
-    if name == "PubmedBookArticle":
-        return medline.book
-    if name == "article" and (element is root or local(root) in _SETS):
-        return jats.article
-    return jats.dublin_core if name == "dc" and local(root) == "OAI-PMH" else None
+def _read(element: Element, name: str, read: _Reader, names: Mapping[str, str] | None) -> Iterator[Item]:
+    """The document of an article, and what was left out of it."""
+    left_out = Counter[str]() if names is None else prepare(element, names)
+    item = read(element, name)
+    yield item
+    if isinstance(item, Document):
+        yield from left_out_of(f"{name}, {item.id}" if item.id else name, left_out)

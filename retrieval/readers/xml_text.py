@@ -1,21 +1,33 @@
-"""Text of XML elements, as MEDLINE and JATS write it."""
+"""Trees of XML articles and their text: marks, formulas and struck-out words are settled here for every source."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Mapping
 from xml.etree.ElementTree import Element
 
 from medagent.retrieval.bibliography import iso_date
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
-GAPS = {"break", "td", "th"}
+_GAPS = {"break", "td", "th"}
 _YEAR = re.compile(r"(?<!\d)(?:1[89]|20)\d\d(?!\d)")
 _EXPONENT = re.compile(r"\s*[-+−–]?\d")
-_BLOCKS = {"p", "title", "list-item", "disp-quote", "caption", "label", "sec", "list"}
+_BLOCKS = {"p", "title", "list-item", "disp-quote", "caption", "label", "sec", "list", "def-item", "term"}
 # References whose text is no word: "1", "[3,4]", "a", "*". Without the reference they say nothing.
-_MARK = re.compile(r"^[\W\d_]*(?:[a-z][\W\d_]*)?$", re.IGNORECASE)
+_REFERENCE = re.compile(r"^[\W\d_]*(?:[a-z][\W\d_]*)?$", re.IGNORECASE)
 _MARKED_BY_NUMBER = ("bibr", "fn", "table-fn", "aff", "corresp", "author-notes", "")
+# What stands for a mark, the end of a line, and the end of a label, until all of a text is known. XML holds none.
+_MARK, _LINE, _LABELLED = "\x00", "\x01", "\x02"
+_BETWEEN = r"[\s,;\u2010-\u2015\u2212-]*"  # what stands between marks
+_RUN = rf"{_MARK}(?:{_BETWEEN}{_MARK})*"
+_MARKS = re.compile(
+    rf"\s*[\[(]{_BETWEEN}{_RUN}{_BETWEEN}[\])]|(?<=[\[(])\s*{_RUN}[\s,;]*|[\s,;]*{_RUN}(?=\s*[\])])|\s*{_RUN}"
+    r"|\s*\[[\s,–-]*\]|\s*\([\s,;–-]*\)"
+)
+_ONLY_MARKS = re.compile(rf"[\s()\[\]]*{_BETWEEN}{_RUN}{_BETWEEN}[\s()\[\]]*")
+_STRUCK = re.compile(r"line-through|strike|^del$", re.IGNORECASE)
+_STYLES = ("style", "styleCode", "style-type", "rend", "rendition", "content-type")
 
 
 def local(element: Element | None) -> str:
@@ -23,58 +35,98 @@ def local(element: Element | None) -> str:
     return "" if element is None or not isinstance(element.tag, str) else element.tag.rpartition("}")[2]
 
 
-def without_namespaces(article: Element) -> None:
-    """Name the elements of an article without namespaces."""
-    for node in article.iter():
-        if isinstance(node.tag, str):
-            node.tag = local(node)
+def prepare(article: Element, names: Mapping[str, str]) -> Counter[str]:
+    """Make a tree ready in place; counts what was left out: "struck-out text", "formula".
+
+    Elements get their names in JATS, by `names` and without namespaces. Formulas within a line become text.
+    """
+    left_out: Counter[str] = Counter()
+    waiting = [article]
+    while waiting:
+        node = waiting.pop()
+        node.tag = names.get(local(node), local(node))
+        struck = node.tag in ("strike", "del", "s") or any(_STRUCK.search(node.get(name, "")) for name in _STYLES)
+        only_tex = node.tag == "inline-formula" and node.find(".//{*}math") is None
+        if struck or node.tag == "disp-formula" or (only_tex and node.find(".//{*}tex-math") is not None):
+            left_out["struck-out text" if struck else "formula"] += any(text.strip() for text in node.itertext())
+            node.text, node[:] = None, []
+        elif node.tag == "tex-math":  # it stands beside the same formula in MathML
+            node.text = None
+        elif node.tag == "math":
+            node.text, node[:] = _formula(node), []
+        waiting += node
+    return left_out
+
+
+def _formula(node: Element) -> str:
+    """MathML in a line: "x≥5", "10^9", "(a+b)/c"."""
+    tag = local(node)
+    if tag in ("annotation", "annotation-xml"):
+        return ""
+    parts = [_formula(child) for child in node]
+    if tag == "mfrac":
+        parts = [part if re.fullmatch(r"[\w.,]*", part) else f"({part})" for part in parts]
+    if tag == "msubsup":
+        parts = ["".join(parts[:2]), *parts[2:]]
+    text = (node.text or "") if tag == "mtext" else (node.text or "").strip(" \t\r\n\u2061\u2062")
+    between = {"mfrac": "/", "msup": "^", "msubsup": "^"}.get(tag, "")
+    return {"msqrt": "√", "mspace": " "}.get(tag, "") + text + between.join(parts)
 
 
 def text_of(element: Element | None) -> str:
-    """All text of an element in a line."""
+    """All text of an element in a line, without marks; its footnotes follow in brackets."""
     if element is None:
         return ""
-    found = ""
-    for node in _with_tails(element):
-        found += node if isinstance(node, str) else _raised(node, found) + (" " if local(node) in GAPS else "")
-    return " ".join(found.split())
+    if not len(element):
+        return " ".join((element.text or "").split())
+    text, notes = _flat(element, ())
+    return " ".join([*text.replace(_LINE, " ").split(), *(f"({note})" for note in notes)])
 
 
 def running_text(element: Element, silent: Collection[str]) -> str:
-    """The text of an element, a line per block, without `silent` elements and marks; references in words stay."""
-    lines = [""]
+    """The text of an element, a line per block, without `silent` elements and marks; footnotes are the last lines."""
+    text, notes = _flat(element, silent)
+    lines = [" ".join(line.split()) for line in text.split(_LINE)]
+    return "\n".join(line for line in (*lines, *notes) if line)
+
+
+def _flat(element: Element, silent: Collection[str]) -> tuple[str, list[str]]:
+    """The text of an element with `_LINE` around its blocks, and its footnotes."""
+    pieces: list[str] = []
+    notes: list[str] = []
+    last = ""  # the last piece with words
+
+    def add(text: str | None) -> None:
+        nonlocal last
+        if text:
+            pieces.append(text)
+            last = text if text.strip() else last
 
     def walk(node: Element) -> None:
-        is_mark = node.tag == "xref" and node.get("ref-type", "") in _MARKED_BY_NUMBER and _MARK.match(text_of(node))
-        if node.tag in silent or is_mark:
+        if node.tag in silent:
             return
-        if node.tag in _BLOCKS:
-            lines.append("")
-        lines[-1] += _raised(node, lines[-1]) + (" " if node.tag in GAPS else "") + (node.text or "")
+        if node is not element and node.tag == "fn":
+            notes.append(text_of(node))
+            return
+        marks = node.tag == "xref" and node.get("ref-type", "") in _MARKED_BY_NUMBER
+        if marks and _REFERENCE.match("".join(node.itertext()).strip()):
+            pieces.append(_MARK)
+            return
+        start, block = len(pieces), node.tag in _BLOCKS
+        exponent = node.tag == "sup" and _EXPONENT.match("".join(node.itertext())) and last.rstrip()[-1:].isdigit()
+        pieces.append(_LINE if block else " " if node.tag in _GAPS else "^" if exponent else "")
+        add(node.text)
         for child in node:
             walk(child)
-            lines[-1] += child.tail or ""
-        if node.tag in _BLOCKS:
-            lines.append("")
+            add(child.tail)
+        if block:
+            pieces.append({"label": f"{_LABELLED} ", "term": f"{_LABELLED}: "}.get(node.tag, _LINE))
+        elif node.tag == "sup" and _ONLY_MARKS.fullmatch("".join(pieces[start + 1 :])):
+            pieces[start:] = [_MARK]
 
     walk(element)
-    cleaned = (re.sub(r"\s*\[[\s,–-]*\]|\s*\([\s,;–-]*\)", "", " ".join(line.split())) for line in lines)
-    return "\n".join(line for line in cleaned if line)
-
-
-def _with_tails(element: Element) -> Iterator[Element | str]:
-    """The element and its descendants, each followed by its text, in reading order."""
-    yield element
-    yield element.text or ""
-    for child in element:
-        yield from _with_tails(child)
-        yield child.tail or ""
-
-
-def _raised(node: Element, before: str) -> str:
-    """A circumflex before an exponent: ten to the sixth must not read as 106."""
-    exponent = local(node) == "sup" and _EXPONENT.match(node.text or "") and before.rstrip()[-1:].isdigit()
-    return "^" if exponent else ""
+    text = re.sub(rf"{_LABELLED}([ :]+)[\s{_LINE}]*", r"\1", "".join(pieces))
+    return _MARKS.sub("", text), notes
 
 
 def year_of(dated: Element | None) -> int | None:

@@ -37,7 +37,7 @@ def test_jats_sections_without_references_and_marks(tmp_path: Path) -> None:
     assert [(s.heading, s.text) for s in document.sections] == [
         ("Abstract", "Steroids are given first."),
         ("", "Opening words."),
-        ("Methods", "We followed 40 children ."),
+        ("Methods", "We followed 40 children."),
         ("Methods > Dose", "Prednisolone 60 mg/m2 daily."),
         ("Methods > Dose > Table", "cell"),
         ("Results", "Most children improved."),
