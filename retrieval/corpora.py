@@ -14,8 +14,7 @@ from typing import Any
 from medagent.retrieval.errors import CorpusError, needs_package
 from medagent.retrieval.formats import READERS, WANTED, kind_of
 from medagent.retrieval.passages import Passage
-from medagent.retrieval.readers import Item, OpenFile, Skipped, read_file
-from medagent.retrieval.readers.rows import document_of_row
+from medagent.retrieval.readers import Item, OpenFile, Skipped, read_file, read_row
 
 
 @dataclass(frozen=True)
@@ -197,4 +196,4 @@ def _read_rows(rows: Iterable[dict[str, Any]], dataset: str, split: str) -> Iter
             return
         number += 1
         where = f"{dataset}:{split}, row {number}"
-        yield document_of_row({key.lower(): value for key, value in row.items()}, where, source=dataset), number
+        yield read_row({key.lower(): value for key, value in row.items()}, where, source=dataset), number

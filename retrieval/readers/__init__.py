@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from medagent.retrieval.formats import READERS, kind_of
 from medagent.retrieval.readers.base import Item, LeftOut, OpenFile, Skipped, UnusableFileError, Withdrawn
 
-__all__ = ["Item", "LeftOut", "OpenFile", "Skipped", "Withdrawn", "read_documents", "read_file"]
+__all__ = ["Item", "LeftOut", "OpenFile", "Skipped", "Withdrawn", "read_documents", "read_file", "read_row"]
 
 
 def read_file(file: OpenFile) -> Iterator[Item]:
@@ -23,6 +24,12 @@ def read_file(file: OpenFile) -> Iterator[Item]:
         yield from getattr(import_module(f"medagent.retrieval.readers.{module}"), function)(file)
     except UnusableFileError as error:
         yield Skipped(file.name, str(error))
+
+
+def read_row(row: dict[str, Any], where: str, *, source: str) -> Item:
+    """The document of a row of a hub's dataset."""
+    item: Item = import_module("medagent.retrieval.readers.rows").document_of_row(row, where, source=source)
+    return item
 
 
 def read_documents(path: str | Path) -> Iterator[Item]:
