@@ -31,7 +31,10 @@ def our_reader(path: Path) -> Extracted:
         return "", []
     (document,) = documents
     if path.suffix == ".pdf":
-        numbered = {int(section.heading.split()[1]): section.text for section in document.sections}
+        numbered = dict[int, str]()
+        for section in document.sections:
+            number = int(section.heading.split()[1])
+            numbered[number] = f"{numbered.get(number, '')}\n{section.text}"
         return document.title, [numbered.get(number, "") for number in range(1, max(numbered) + 1)]
     return document.title, ["\n".join(f"{section.heading}\n{section.text}" for section in document.sections)]
 

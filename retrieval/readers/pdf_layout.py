@@ -8,8 +8,9 @@ from itertools import pairwise, product
 from statistics import mean, median
 
 from medagent.retrieval.readers.base import is_number
-from medagent.retrieval.readers.pdf_lines import LinePart, lines_of, rows_of
-from medagent.retrieval.readers.pdf_words import THIN, DrawnLine, Word
+from medagent.retrieval.readers.pdf_drawn import THIN, DrawnLine
+from medagent.retrieval.readers.pdf_lines import LinePart, lines_of, pieces_of, rows_of
+from medagent.retrieval.readers.pdf_words import Word
 
 GUTTER = 0.8  # of the size of letters: how wide white space must be between columns
 STRETCHED = 1.5  # of the size of letters: how wide the blanks of justified lines may be
@@ -32,6 +33,34 @@ class PlainTable:
 Column = list[LinePart]  # lines that are read from the top down
 
 
+@dataclass(frozen=True)
+class Columns:
+    """From where to where each column of a table reaches; None for an empty one."""
+
+    edges: list[tuple[float, float] | None]
+
+    def fit(self, others: Columns) -> bool:
+        """Whether another table has as many columns in the same places."""
+        pairs = list(zip(self.edges, others.edges, strict=False))
+        meet = all(own is None or other is None or _meet(own, other) for own, other in pairs)
+        return len(self.edges) == len(others.edges) > 1 and meet
+
+    def hold(self, row: Sequence[LinePart]) -> bool:
+        """Whether each piece of a line stands in a column of its own."""
+        met = [[at for at, edge in enumerate(self.edges) if edge and _meet(edge, (each.x0, each.x1))] for each in row]
+        return all(len(each) == 1 for each in met) and len({each[0] for each in met}) == len(row)
+
+
+def columns_of(rows: Sequence[Sequence[Sequence[LinePart]]]) -> Columns:
+    """The columns of a table's rows of cells."""
+    columns = [[piece for row in rows for piece in row[at]] for at in range(len(rows[0]))]
+    return Columns([(min(p.x0 for p in found), max(p.x1 for p in found)) if found else None for found in columns])
+
+
+def _meet(own: tuple[float, float], other: tuple[float, float]) -> bool:
+    return own[0] <= other[1] and other[0] <= own[1]
+
+
 def in_order(pieces: Sequence[LinePart], depth: int = 0) -> Iterator[Column | PlainTable]:
     """The parts of a page in reading order: split at the gutter with most lines, above, left, right, below."""
     found = _gutter(pieces) if depth < MAX_DEPTH else None
@@ -47,7 +76,7 @@ def in_order(pieces: Sequence[LinePart], depth: int = 0) -> Iterator[Column | Pl
         for stretch in (above, left, right, below):
             yield from in_order(stretch, depth + 1)
         return
-    before, table, after = _table_of(inside)
+    before, table, after = table_of(inside)
     yield from in_order([*above, *before], depth + 1)
     if len(table) > 1:
         yield PlainTable(table)
@@ -118,7 +147,7 @@ def _is_prose(rows: Sequence[Sequence[LinePart]]) -> bool:
     return mean(words) >= 3.5 and median(widths) >= 0.7 * max(widths)
 
 
-def _table_of(inside: Sequence[LinePart]) -> tuple[list[LinePart], list[list[list[LinePart]]], list[LinePart]]:
+def table_of(inside: Sequence[LinePart]) -> tuple[list[LinePart], list[list[list[LinePart]]], list[LinePart]]:
     """The rows of a table, and the pieces before and after it that stand alone on their line."""
     rows = rows_of(inside)
     first = next((number for number, row in enumerate(rows) if len(row) > 1), 0)
@@ -186,9 +215,19 @@ class Grid:
         """Whether a word stands in it."""
         return _within(word, self.left, self.top, self.right, self.bottom)
 
+    @property
+    def filled(self) -> int:
+        """How many rows have words in several cells."""
+        return sum(sum(map(bool, row)) > 1 for row in self.cells)
+
+    @property
+    def pieces(self) -> list[list[list[LinePart]]]:
+        """The pieces of each cell."""
+        return [[pieces_of(cell) for cell in row] for row in self.cells]
+
 
 def grids_of(rules: Sequence[DrawnLine], words: Sequence[Word]) -> list[Grid]:
-    """The tables of a page: lines that touch, at least three across and two down, with words in several cells."""
+    """The tables of a page: lines that touch, with words in several cells of at least one row."""
     across, down = _lines(rules)
     grids: list[Grid] = []
     if len(across) + len(down) > MAX_LINES:
@@ -196,13 +235,12 @@ def grids_of(rules: Sequence[DrawnLine], words: Sequence[Word]) -> list[Grid]:
     for group in _touching([*across, *down]):
         ys = _places([rule.y0 for rule in group if rule in across])
         xs = _places([rule.x0 for rule in group if rule in down])
-        if len(ys) < 3 or len(xs) < 2:
+        if len(ys) < 2 or len(xs) < 2:
             continue
         inside = [word for word in words if _within(word, xs[0], ys[0], xs[-1], ys[-1])]
         cells = _fill(inside, xs, ys, [rule for rule in group if rule in across], [r for r in group if r in down])
-        if sum(sum(map(bool, row)) > 1 for row in cells) > 1:
-            grids.append(Grid(cells, ys[0], ys[-1], xs[0], xs[-1]))
-    return grids
+        grids.append(Grid(cells, ys[0], ys[-1], xs[0], xs[-1]))
+    return [grid for grid in grids if grid.filled]
 
 
 def _lines(rules: Sequence[DrawnLine]) -> tuple[list[DrawnLine], list[DrawnLine]]:

@@ -1,4 +1,4 @@
-"""Words of a PDF's page, and the lines drawn on it, by PDFium, in points: x to the right, y down, as one reads."""
+"""Words of a PDF's page by PDFium, in points: x to the right, y down, as one reads."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import ctypes
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pypdfium2
 from pypdfium2 import raw
 
+from medagent.retrieval.readers.pdf_drawn import DrawnLine, Letter, drawn_lines, struck_out, upright, upright_box
 from medagent.retrieval.readers.text import superscript
 
 PART = 0.2  # share of a page's characters from which text in another direction is text, and no mark in the margin
 GAP = 0.3  # of the size of letters, from which white space parts words
-MAX_PATHS = 3000  # drawn on a page; more make a picture
 RIGHT_TO_LEFT = "\u0590"  # the first letter that may be written so
-THIN = 2.5  # points that a rule is wide at most
 _BOLD = re.compile(rb"bold|black|heavy|semib|demi", re.IGNORECASE)
 _LINE_END = "\u00ad"
 _HYPHENS = {0x02: _LINE_END, 0xFFFE: _LINE_END, 0xAD: _LINE_END}  # PDFium's marks of a hyphen at the end of a line
@@ -38,32 +37,28 @@ class Word:
     spaced: bool = True
 
 
-@dataclass(frozen=True)
-class DrawnLine:
-    """A drawn line or box; a line has no height or no width but its own."""
-
-    x0: float
-    y0: float
-    x1: float
-    y1: float
-
-
 @dataclass
 class PlacedPage:
     """The words of a page in the order in which they were drawn, and what is drawn between them."""
 
     number: int
+    label: str  # as it is printed, or the number
     words: list[Word]
     rules: list[DrawnLine] = field(default_factory=list)
     turned: list[list[Word]] = field(default_factory=list)  # stretches of text in other directions
+    edges: tuple[float, float] = (0.0, 0.0)  # where the page begins and ends, from the top down
+    struck: int = 0  # texts that are struck out and left out
+    lacks: str = ""  # what it lacks: "no text"
 
 
-def placed_page(page: pypdfium2.PdfPage, number: int) -> PlacedPage:
-    """A page's words, upright; text in another direction is left out unless there is much of it."""
+def placed_page(page: pypdfium2.PdfPage, number: int, label: str) -> PlacedPage:
+    """A page's words, upright; struck-out text and a little text in another direction are left out."""
     text = page.get_textpage()
     try:
+        letters = list(_letters(text, page.get_bbox()))
+        gone, strikes, struck = struck_out(page, letters)
         by_angle: dict[int, list[Word]] = defaultdict(list)
-        for angle, word in _words(text, page.get_bbox()):
+        for angle, word in _words(text, (letter for letter in letters if letter.at not in gone)):
             by_angle[angle].append(word)
     finally:
         text.close()
@@ -71,29 +66,21 @@ def placed_page(page: pypdfium2.PdfPage, number: int) -> PlacedPage:
     largest = sorted(lengths, key=lambda angle: -lengths[angle])
     much = [angle for angle in largest if angle % 90 == 0 and lengths[angle] >= PART * sum(lengths.values())]
     if not much:
-        return PlacedPage(number, [])
+        return PlacedPage(number, label, [], struck=struck)
     words, *turned = [with_marks(by_angle[angle]) for angle in much]
-    return PlacedPage(number, words, list(_rules(page, much[0])), turned)
+    rules = [rule for rule in drawn_lines(page, much[0]) if rule not in strikes]
+    edges = upright_box(*page.get_bbox(), much[0])
+    return PlacedPage(number, label, words, rules, turned, (edges.y0, edges.y1), struck)
 
 
-def _upright(x: float, y: float, angle: int) -> tuple[float, float]:
-    """A point of the page as one reads text of this angle, which PDFium counts clockwise."""
-    turn = math.radians(angle)
-    return x * math.cos(turn) - y * math.sin(turn), -x * math.sin(turn) - y * math.cos(turn)
-
-
-def _words(text: pypdfium2.PdfTextPage, bounds: tuple[float, float, float, float]) -> Iterator[tuple[int, Word]]:
-    """Each word with its angle. A word ends at a blank, a gap, a new line and where letters change their size."""
+def _letters(text: pypdfium2.PdfTextPage, bounds: tuple[float, float, float, float]) -> Iterator[Letter]:
+    """The letters that are shown, and blanks."""
     rect, x, y = raw.FS_RECTF(), ctypes.c_double(), ctypes.c_double()
-    name, flags = ctypes.create_string_buffer(128), ctypes.c_int()
     left, bottom, right, top = bounds
-    word: Word | None = None
-    held, spaced, guessed = 0, True, False
     for at in range(text.count_chars()):
         code = raw.FPDFText_GetUnicode(text, at)
         if code in _BLANK:
-            guessed = bool(raw.FPDFText_IsGenerated(text, at))
-            spaced |= not guessed
+            yield Letter(at, code, generated=bool(raw.FPDFText_IsGenerated(text, at)))
             continue
         raw.FPDFText_GetLooseCharBox(text, at, rect)
         raw.FPDFText_GetCharOrigin(text, at, x, y)
@@ -101,12 +88,22 @@ def _words(text: pypdfium2.PdfTextPage, bounds: tuple[float, float, float, float
             continue  # outside what is shown, as printers' marks are
         angle = round(math.degrees(raw.FPDFText_GetCharAngle(text, at))) % 360
         if angle:
-            corners = [_upright(cx, cy, angle) for cx in (rect.left, rect.right) for cy in (rect.top, rect.bottom)]
-            across, down = [corner[0] for corner in corners], [corner[1] for corner in corners]
-            x0, x1, size = min(across), max(across), max(down) - min(down)
-            baseline = _upright(x.value, y.value, angle)[1]
+            box = upright_box(rect.left, rect.bottom, rect.right, rect.top, angle)
+            yield Letter(at, code, angle, box.x0, box.x1, upright(x.value, y.value, angle)[1], box.y1 - box.y0)
         else:
-            x0, x1, size, baseline = rect.left, rect.right, rect.top - rect.bottom, -y.value
+            yield Letter(at, code, 0, rect.left, rect.right, -y.value, rect.top - rect.bottom)
+
+
+def _words(text: pypdfium2.PdfTextPage, letters: Iterable[Letter]) -> Iterator[tuple[int, Word]]:
+    """Each word with its angle. A word ends at a blank, a gap, a new line and where letters change their size."""
+    name, flags = ctypes.create_string_buffer(128), ctypes.c_int()
+    word: Word | None = None
+    held, spaced, guessed = 0, True, False
+    for at, code, angle, x0, x1, baseline, size, generated in letters:
+        if code in _BLANK:
+            guessed = generated
+            spaced |= not guessed
+            continue
         letter = _HYPHENS.get(code) or chr(code)
         if guessed:  # PDFium puts a blank where a new piece of text begins
             near = word is not None and angle == held and abs(x0 - word.x1) < 0.12 * min(size, word.size)
@@ -132,16 +129,6 @@ def _words(text: pypdfium2.PdfTextPage, bounds: tuple[float, float, float, float
         word, held, spaced = Word(letter, x0, x1, baseline, size, bold, spaced), angle, False
     if word is not None:
         yield held, word
-
-
-def _rules(page: pypdfium2.PdfPage, angle: int) -> Iterator[DrawnLine]:
-    """Drawn lines and boxes, and no curves."""
-    for number, drawn in enumerate(page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH], max_depth=1)):
-        if number > MAX_PATHS:
-            return
-        left, bottom, right, top = drawn.get_bounds()
-        (ax, ay), (bx, by) = _upright(left, bottom, angle), _upright(right, top, angle)
-        yield DrawnLine(min(ax, bx), min(ay, by), max(ax, bx), max(ay, by))
 
 
 def with_marks(words: list[Word]) -> list[Word]:

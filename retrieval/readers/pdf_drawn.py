@@ -1,0 +1,112 @@
+"""What is drawn on a PDF's page besides letters: lines, boxes, what strikes text out, and how much ink there is."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pypdfium2
+from pypdfium2 import raw
+
+MAX_PATHS = 3000  # drawn on a page; more make a picture
+THIN = 2.5  # points that a rule is wide at most
+BAND = (0.1, 0.5)  # of the size of letters: how far above the baseline a line strikes them out
+COVERED = 0.5  # share of a line that letters must fill; one that reaches further is of a chart or a table
+SHOWN = 8  # levels of gray by which ink differs from the paper
+
+
+@dataclass(frozen=True)
+class DrawnLine:
+    """A drawn line or box; a line has no height or no width but its own."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+
+
+class Letter(NamedTuple):
+    """A letter, or a blank of no size: `angle` as PDFium counts it, and `generated` where PDFium put the blank."""
+
+    at: int
+    code: int
+    angle: int = 0
+    x0: float = 0.0
+    x1: float = 0.0
+    y: float = 0.0
+    size: float = 0.0
+    generated: bool = False
+
+
+def upright(x: float, y: float, angle: int) -> tuple[float, float]:
+    """A point of the page as one reads text of this angle, which PDFium counts clockwise."""
+    turn = math.radians(angle)
+    return x * math.cos(turn) - y * math.sin(turn), -x * math.sin(turn) - y * math.cos(turn)
+
+
+def upright_box(left: float, bottom: float, right: float, top: float, angle: int) -> DrawnLine:
+    """A box of the page as one reads text of this angle."""
+    corners = [upright(x, y, angle) for x in (left, right) for y in (bottom, top)]
+    across, down = [corner[0] for corner in corners], [corner[1] for corner in corners]
+    return DrawnLine(min(across), min(down), max(across), max(down))
+
+
+def drawn_lines(page: pypdfium2.PdfPage, angle: int) -> Iterator[DrawnLine]:
+    """Drawn lines and boxes, and no curves."""
+    for number, drawn in enumerate(page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH], max_depth=1)):
+        if number > MAX_PATHS:
+            return
+        yield upright_box(*drawn.get_bounds(), angle)
+
+
+def _annotated(page: pypdfium2.PdfPage, angle: int) -> Iterator[DrawnLine]:
+    """The middle lines of the StrikeOut annotations that are shown."""
+    quad = raw.FS_QUADPOINTSF()
+    for number in range(raw.FPDFPage_GetAnnotCount(page)):
+        note = raw.FPDFPage_GetAnnot(page, number)
+        hidden = raw.FPDFAnnot_GetFlags(note) & raw.FPDF_ANNOT_FLAG_HIDDEN
+        if raw.FPDFAnnot_GetSubtype(note) == raw.FPDF_ANNOT_STRIKEOUT and not hidden:
+            for at in range(raw.FPDFAnnot_CountAttachmentPoints(note)):
+                raw.FPDFAnnot_GetAttachmentPoints(note, at, ctypes.byref(quad))
+                xs, ys = (quad.x1, quad.x2, quad.x3, quad.x4), (quad.y1, quad.y2, quad.y3, quad.y4)
+                box = upright_box(min(xs), min(ys), max(xs), max(ys), angle)
+                middle = (box.y0 + box.y1) / 2
+                yield DrawnLine(box.x0, middle, box.x1, middle)
+        raw.FPDFPage_CloseAnnot(note)
+
+
+def struck_out(page: pypdfium2.PdfPage, letters: Sequence[Letter]) -> tuple[set[int], set[DrawnLine], int]:
+    """Letters that lines or annotations strike out, by their place; those lines; and how many texts that makes."""
+    met: dict[DrawnLine, list[Letter]] = defaultdict(list)
+    for angle in {letter.angle for letter in letters if letter.size}:
+        lines: dict[int, list[DrawnLine]] = defaultdict(list)
+        for line in (*drawn_lines(page, angle), *_annotated(page, angle)):
+            if line.y1 - line.y0 <= 2 * THIN and line.x1 - line.x0 > 1:
+                lines[round(line.y0 + line.y1) // 2].append(line)
+        for letter in letters if lines else ():
+            top, bottom = (letter.y - share * letter.size for share in reversed(BAND))
+            for height in range(math.floor(top), math.ceil(bottom) + 1) if letter.angle == angle else ():
+                for line in lines.get(height, ()):
+                    thin = line.y1 - line.y0 <= 0.2 * letter.size
+                    within = line.x0 <= (letter.x0 + letter.x1) / 2 <= line.x1
+                    if thin and within and top <= (line.y0 + line.y1) / 2 <= bottom:
+                        met[line].append(letter)
+    strikes = {
+        line
+        for line, found in met.items()
+        if sum(letter.x1 - letter.x0 for letter in found) >= COVERED * (line.x1 - line.x0)
+    }
+    gone = {letter.at for line in strikes for letter in met[line]}
+    inked = [letter.at in gone for letter in letters if letter.size]
+    return gone, strikes, sum(here and not before for before, here in zip([False, *inked], inked, strict=False))
+
+
+def ink_of(page: pypdfium2.PdfPage) -> float:
+    """The share of a page, in squares of five points, that does not look like its paper."""
+    shown = page.render(scale=min(0.2, 1000 / max(page.get_size())), grayscale=True).to_numpy().astype(np.int16)
+    return float(np.mean(np.abs(shown - np.median(shown)) > SHOWN))
