@@ -61,9 +61,9 @@ FORMATS = (
         (".pdf",),
         "pdf.read_pdf",
         ("PDF",),
-        "a page is a section: columns in order, tables row by row, no running headers; scans need text recognition "
-        "first",
-        2,
+        "by pages and headings: columns in order, tables row by row, no running headers, no struck-out text; scans "
+        "need text recognition (`--ocr`)",
+        3,
     ),
     FileFormat((".txt",), "text.read_text", ("text",), "a file is a document; PubMed's export has one per record"),
 )

@@ -11,11 +11,9 @@ from statistics import median
 from medagent.retrieval.readers.base import has_header, table_lines
 from medagent.retrieval.readers.pdf_layout import (
     Column,
-    Columns,
     Grid,
     PlainTable,
     boxed_aside,
-    columns_of,
     grids_of,
     in_order,
     table_of,
@@ -50,12 +48,40 @@ class TextBlock:
 
 
 @dataclass(frozen=True)
+class _Columns:
+    """From where to where each column of a table reaches; None for an empty one."""
+
+    edges: list[tuple[float, float] | None]
+
+    def fit(self, others: _Columns) -> bool:
+        """Whether another table has as many columns in the same places."""
+        pairs = list(zip(self.edges, others.edges, strict=False))
+        meet = all(own is None or other is None or _meet(own, other) for own, other in pairs)
+        return len(self.edges) == len(others.edges) > 1 and meet
+
+    def hold(self, row: Sequence[LinePart]) -> bool:
+        """Whether each piece of a line stands in a column of its own."""
+        met = [[at for at, edge in enumerate(self.edges) if edge and _meet(edge, (each.x0, each.x1))] for each in row]
+        return all(len(each) == 1 for each in met) and len({each[0] for each in met}) == len(row)
+
+
+def _columns_of(rows: Sequence[Sequence[Sequence[LinePart]]]) -> _Columns:
+    """The columns of a table's rows of cells."""
+    columns = [[piece for row in rows for piece in row[at]] for at in range(len(rows[0]))]
+    return _Columns([(min(p.x0 for p in found), max(p.x1 for p in found)) if found else None for found in columns])
+
+
+def _meet(own: tuple[float, float], other: tuple[float, float]) -> bool:
+    return own[0] <= other[1] and other[0] <= own[1]
+
+
+@dataclass(frozen=True)
 class _Table:
     """A table: its rows as lines, and what its next page needs to go on with it."""
 
     lines: list[str]
     top: list[list[str]]  # its first rows, as they may be repeated
-    columns: Columns
+    columns: _Columns
     names: list[str]
     bold: bool  # whether the names are
 
@@ -64,7 +90,7 @@ class _Table:
         """The table of these rows. Where it goes on with the one before, it has the names of that one's columns."""
         cells = [[joined((line.text for line in lines_of(cell)), frozenset()) for cell in row] for row in rows]
         bold = [all(piece.bold for cell in row for piece in cell) for row in rows]
-        columns, named = columns_of(rows), has_header(cells, bold)
+        columns, named = _columns_of(rows), has_header(cells, bold)
         if before is not None and before.columns.fit(columns):
             again = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(before.top, cells, strict=False))))
             if again or not named or (before.bold and not bold[0]):
@@ -93,7 +119,7 @@ def read_pages(pages: Iterator[PlacedPage]) -> Iterator[ReadPage]:
         grids = [
             grid
             for grid in grids_of(page.rules, page.words)
-            if grid.filled > 1 or (table is not None and table.columns.fit(columns_of(grid.pieces)))
+            if grid.filled > 1 or (table is not None and table.columns.fit(_columns_of(grid.pieces)))
         ]
         words = [word for word in page.words if not any(grid.holds(word) for grid in grids)]
         boxes = boxed_aside(page.rules, words)

@@ -49,8 +49,9 @@ def upright(x: float, y: float, angle: int) -> tuple[float, float]:
     return x * math.cos(turn) - y * math.sin(turn), -x * math.sin(turn) - y * math.cos(turn)
 
 
-def upright_box(left: float, bottom: float, right: float, top: float, angle: int) -> DrawnLine:
-    """A box of the page as one reads text of this angle."""
+def upright_box(box: Sequence[float], angle: int) -> DrawnLine:
+    """A box of the page, given by its left, bottom, right and top, as one reads text of this angle."""
+    left, bottom, right, top = box
     corners = [upright(x, y, angle) for x in (left, right) for y in (bottom, top)]
     across, down = [corner[0] for corner in corners], [corner[1] for corner in corners]
     return DrawnLine(min(across), min(down), max(across), max(down))
@@ -61,7 +62,7 @@ def drawn_lines(page: pypdfium2.PdfPage, angle: int) -> Iterator[DrawnLine]:
     for number, drawn in enumerate(page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH], max_depth=1)):
         if number > MAX_PATHS:
             return
-        yield upright_box(*drawn.get_bounds(), angle)
+        yield upright_box(drawn.get_bounds(), angle)
 
 
 def _annotated(page: pypdfium2.PdfPage, angle: int) -> Iterator[DrawnLine]:
@@ -74,7 +75,7 @@ def _annotated(page: pypdfium2.PdfPage, angle: int) -> Iterator[DrawnLine]:
             for at in range(raw.FPDFAnnot_CountAttachmentPoints(note)):
                 raw.FPDFAnnot_GetAttachmentPoints(note, at, ctypes.byref(quad))
                 xs, ys = (quad.x1, quad.x2, quad.x3, quad.x4), (quad.y1, quad.y2, quad.y3, quad.y4)
-                box = upright_box(min(xs), min(ys), max(xs), max(ys), angle)
+                box = upright_box((min(xs), min(ys), max(xs), max(ys)), angle)
                 middle = (box.y0 + box.y1) / 2
                 yield DrawnLine(box.x0, middle, box.x1, middle)
         raw.FPDFPage_CloseAnnot(note)

@@ -33,34 +33,6 @@ class PlainTable:
 Column = list[LinePart]  # lines that are read from the top down
 
 
-@dataclass(frozen=True)
-class Columns:
-    """From where to where each column of a table reaches; None for an empty one."""
-
-    edges: list[tuple[float, float] | None]
-
-    def fit(self, others: Columns) -> bool:
-        """Whether another table has as many columns in the same places."""
-        pairs = list(zip(self.edges, others.edges, strict=False))
-        meet = all(own is None or other is None or _meet(own, other) for own, other in pairs)
-        return len(self.edges) == len(others.edges) > 1 and meet
-
-    def hold(self, row: Sequence[LinePart]) -> bool:
-        """Whether each piece of a line stands in a column of its own."""
-        met = [[at for at, edge in enumerate(self.edges) if edge and _meet(edge, (each.x0, each.x1))] for each in row]
-        return all(len(each) == 1 for each in met) and len({each[0] for each in met}) == len(row)
-
-
-def columns_of(rows: Sequence[Sequence[Sequence[LinePart]]]) -> Columns:
-    """The columns of a table's rows of cells."""
-    columns = [[piece for row in rows for piece in row[at]] for at in range(len(rows[0]))]
-    return Columns([(min(p.x0 for p in found), max(p.x1 for p in found)) if found else None for found in columns])
-
-
-def _meet(own: tuple[float, float], other: tuple[float, float]) -> bool:
-    return own[0] <= other[1] and other[0] <= own[1]
-
-
 def in_order(pieces: Sequence[LinePart], depth: int = 0) -> Iterator[Column | PlainTable]:
     """The parts of a page in reading order: split at the gutter with most lines, above, left, right, below."""
     found = _gutter(pieces) if depth < MAX_DEPTH else None

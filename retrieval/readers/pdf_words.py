@@ -69,7 +69,7 @@ def placed_page(page: pypdfium2.PdfPage, number: int, label: str) -> PlacedPage:
         return PlacedPage(number, label, [], struck=struck)
     words, *turned = [with_marks(by_angle[angle]) for angle in much]
     rules = [rule for rule in drawn_lines(page, much[0]) if rule not in strikes]
-    edges = upright_box(*page.get_bbox(), much[0])
+    edges = upright_box(page.get_bbox(), much[0])
     return PlacedPage(number, label, words, rules, turned, (edges.y0, edges.y1), struck)
 
 
@@ -88,7 +88,7 @@ def _letters(text: pypdfium2.PdfTextPage, bounds: tuple[float, float, float, flo
             continue  # outside what is shown, as printers' marks are
         angle = round(math.degrees(raw.FPDFText_GetCharAngle(text, at))) % 360
         if angle:
-            box = upright_box(rect.left, rect.bottom, rect.right, rect.top, angle)
+            box = upright_box((rect.left, rect.bottom, rect.right, rect.top), angle)
             yield Letter(at, code, angle, box.x0, box.x1, upright(x.value, y.value, angle)[1], box.y1 - box.y0)
         else:
             yield Letter(at, code, 0, rect.left, rect.right, -y.value, rect.top - rect.bottom)

@@ -83,6 +83,7 @@ def stroke(text: str, of: str, *, x: float = 50, y: float = 700, up: float = 3.0
 
 
 DOSE = "Never give above 100 mg 10 mg each day to anybody"
+TAKE = "Take 505 mg."
 LEFT, RIGHT = (50 + stringWidth(part, "Helvetica", 10) for part in ("Never give above ", "Never give above 100 mg"))
 
 
@@ -92,14 +93,14 @@ def test_text_struck_out_by_a_line_is_left_out_and_counted(tmp_path: Path) -> No
         sections, left_out = read(write(tmp_path / "a.pdf", together(lines([DOSE, "And so on."]), struck)))
         assert sections == [("page 1", "Never give above 10 mg each day to anybody And so on.")]
         assert left_out == [("a.pdf, page 1", "1 struck-out text")]
-    half = together(lines(["Take 505 mg."]), stroke("Take 505 mg.", "50"))
+    half = together(lines([TAKE]), stroke(TAKE, "50"))
     both = write(
         tmp_path / "b.pdf",
         together(half, lines(["Not now."], y=650), stroke("Not", "Not", y=650)),
-        together(lines(BODY, y=600), half),
+        together(lines([*BODY, "", TAKE]), stroke(TAKE, "50", y=664)),
     )
     sections, left_out = read(both)
-    assert [text for _, text in sections] == ["Take 5 mg.\nnow.", f"Take 5 mg.\n{TEXT}"]
+    assert [text for _, text in sections] == ["Take 5 mg.\nnow.", f"{TEXT}\nTake 5 mg."]
     assert left_out == [("b.pdf, pages 1 to 2", "3 struck-out texts")]
     sideways = turned(90, 600, 0, together(lines([DOSE, *BODY], y=500), stroke(DOSE, "100 mg", y=500)))
     assert "above 10 mg each" in read(write(tmp_path / "c.pdf", sideways))[0][0][1]
