@@ -58,17 +58,14 @@ class AnyModelProtocol(PlainProtocol):
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """See `TurnProtocol.blocks`."""
         return self.search, self.answer, TOOL_CALL
 
     def described(self) -> str:
-        """See `TurnProtocol.described`."""
         return "passages and question in one message; a reply that calls for no search is the answer"
 
     def encode_observation(
         self, tokenizer: PreTrainedTokenizerBase, passages: Sequence[Passage], *, first_number: int, max_tokens: int
     ) -> tuple[list[int], int]:
-        """See `TurnProtocol.encode_observation`."""
         start, end = (encode(tokenizer, [Piece(f"{mark}\n")]) for mark in (_RESULTS.start, _RESULTS.end))
         room = max_tokens - len(start) - len(end)
         ids, shown = super().encode_observation(tokenizer, passages, first_number=first_number, max_tokens=room)
@@ -93,7 +90,6 @@ class AnyModelProtocol(PlainProtocol):
         return ParsedTurn(thought, None, _LEAD.split(_MARKS.sub("", said))[-1].strip() or None)
 
     def closing(self, question: Question) -> str:
-        """See `PlainProtocol.closing`."""
         asked = ASKED.replace("{naming}", NAMING[0 if question.options else 1])
         return asked + ELSE_SEARCH + FORM_HINTS[question.form]
 
@@ -103,7 +99,6 @@ class AnyModelLinesProtocol(NumberedLines, AnyModelProtocol):
     """As `AnyModelProtocol`, with a number before each sentence and a reply that names some."""
 
     def closing(self, question: Question) -> str:
-        """See `PlainProtocol.closing`."""
         return CHOOSE + ELSE_SEARCH
 
 

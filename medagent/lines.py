@@ -76,7 +76,6 @@ class NumberedLines(TurnProtocol):
     """Numbers sentences instead of passages, and writes an answer out from their numbers."""
 
     def num_numbers(self, passages: Sequence[Passage]) -> int:
-        """See `TurnProtocol.num_numbers`."""
         return len(numbered_lines(passages))
 
     def encode_observation(
@@ -137,11 +136,9 @@ class PlainLinesProtocol(NumberedLines, PlainProtocol):
     """One message with numbered sentences and the question, and a reply whose last line names numbers."""
 
     def described(self) -> str:
-        """See `TurnProtocol.described`."""
         return 'one message with numbered sentences and the question, and a reply that ends with "Answer: [..]"'
 
     def closing(self, question: Question) -> str:
-        """See `PlainProtocol.closing`."""
         return CHOOSE
 
     def written_answer(self, said: str, passages: Sequence[Passage], question: Question) -> str | None:

@@ -51,11 +51,9 @@ class PlainProtocol(TurnProtocol):
 
     @property
     def instructed(self) -> bool:
-        """See `TurnProtocol.instructed`."""
         return True
 
     def init_args(self) -> dict[str, Any]:
-        """See `TurnProtocol.init_args`."""
         return asdict(self)
 
     def answering_only(self, *, given: bool) -> Self:
@@ -63,11 +61,9 @@ class PlainProtocol(TurnProtocol):
         return self
 
     def neutralise(self, text: str) -> str:
-        """See `TurnProtocol.neutralise`."""
         return neutralise(text)
 
     def described(self) -> str:
-        """See `TurnProtocol.described`."""
         return 'one message with the passages and the question, and a reply that ends with a line "Answer: ..."'
 
     def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> list[int]:

@@ -202,15 +202,12 @@ class TagProtocol(TurnProtocol):
 
     @property
     def instructed(self) -> bool:
-        """See `TurnProtocol.instructed`."""
         return bool(self.instructions)
 
     def init_args(self) -> dict[str, Any]:
-        """See `TurnProtocol.init_args`."""
         return asdict(self)
 
     def answering_only(self, *, given: bool) -> Self:
-        """See `TurnProtocol.answering_only`."""
         return replace(self, instructions=GIVEN if given else CLOSED_BOOK) if self.instructions else self
 
     def neutralise(self, text: str) -> str:
@@ -233,7 +230,6 @@ class TagProtocol(TurnProtocol):
         return text.lstrip()[len(self.think.start) :].lstrip() if thinks else _CLOSED_THOUGHT + text
 
     def described(self) -> str:
-        """See `TurnProtocol.described`."""
         return (
             "searches in `<search>...</search>`, results in `<information>...</information>`, the answer in "
             "`<answer>...</answer>` with passage numbers in brackets"

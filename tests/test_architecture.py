@@ -22,6 +22,7 @@ WRITTEN = [
 ]
 LONGEST_MODULE = 350  # lines
 LONGEST_LINE = 120  # columns
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def module_of(path: Path) -> str:
@@ -116,6 +117,23 @@ def test_no_public_class_name_is_defined_twice() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(module_of(path))
     assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_a_public_method_is_documented_in_its_class_or_in_a_base() -> None:
+    classes = {node.name: node for path in FILES for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)}
+
+    def documented(owner: ast.ClassDef, name: str) -> bool:
+        own = [each for each in owner.body if isinstance(each, FUNCTIONS) and each.name == name]
+        bases = [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in owner.bases]
+        return any(map(ast.get_docstring, own)) or any(documented(classes[b], name) for b in bases if b in classes)
+
+    assert not [
+        f"{name}.{each.name}"
+        for name, owner in classes.items()
+        for each in owner.body
+        if not name.startswith("_") and isinstance(each, FUNCTIONS) and not each.name.startswith("_")
+        if not documented(owner, each.name)
+    ]
 
 
 def test_modules_stay_small() -> None:

@@ -115,11 +115,9 @@ class GAE(AdvantageEstimator):
         self.gamma, self.lam, self.level, self.whiten = gamma, lam, level, whiten
 
     def value_mask(self, mask_BT: Tensor, turn_ids_BT: Tensor) -> Tensor:
-        """See `AdvantageEstimator.value_mask`."""
         return mask_BT if self.level == "token" else turn_starts(mask_BT, turn_ids_BT)
 
     def estimate(self, rollouts: RolloutTensors, values_BT: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
-        """See `AdvantageEstimator.estimate`."""
         mask_BT, turn_ids_BT, rewards_BT = rollouts.mask_BT, rollouts.turn_ids_BT, rollouts.rewards_BT
         value_mask_BT = self.value_mask(mask_BT, turn_ids_BT)
         if self.level == "turn":
@@ -146,7 +144,6 @@ class GroupNormalised(AdvantageEstimator):
         self.divide = divide
 
     def estimate(self, rollouts: RolloutTensors, values_BT: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
-        """See `AdvantageEstimator.estimate`."""
         outcomes_B = rollouts.rewards_BT.double().sum(dim=1)
         counts_B, means_B = group_means(outcomes_B, rollouts.groups_B)
         advantages_B = outcomes_B - means_B
@@ -164,7 +161,6 @@ class LeaveOneOut(AdvantageEstimator):
     needs_critic, needs_groups = False, True
 
     def estimate(self, rollouts: RolloutTensors, values_BT: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
-        """See `AdvantageEstimator.estimate`."""
         outcomes_B = rollouts.rewards_BT.double().sum(dim=1)
         counts_B, means_B = group_means(outcomes_B, rollouts.groups_B)
         advantages_B = (outcomes_B - means_B) * counts_B / (counts_B - 1).clamp(min=1)
@@ -183,7 +179,6 @@ class BatchBaseline(AdvantageEstimator):
         self.whiten = whiten
 
     def estimate(self, rollouts: RolloutTensors, values_BT: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
-        """See `AdvantageEstimator.estimate`."""
         outcomes_B = rollouts.rewards_BT.double().sum(dim=1)
         everyone_B = torch.ones_like(outcomes_B, dtype=torch.bool)
         totals = reduce(moments(outcomes_B, everyone_B))

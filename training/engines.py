@@ -60,31 +60,25 @@ class ModuleWeights(PolicyWeights):
         return model
 
     def adapted(self) -> dict[str, Tensor]:
-        """See `PolicyWeights.adapted`."""
         return self._base.adapted_weights()
 
     def merged(self, loss: MergeLoss | None = None) -> Iterator[tuple[str, Tensor]]:
-        """See `PolicyWeights.merged`."""
         return self._base.merged_policy(loss)
 
     def adapter(self) -> dict[str, Tensor]:
-        """See `PolicyWeights.adapter`."""
         return self._base.adapter_weights()
 
     def write_adapter(self, folder: Path) -> None:
-        """See `PolicyWeights.write_adapter`."""
         self._base.save_policy(folder)
 
     @torch.no_grad()
     def logprobs(self, token_ids: tuple[int, ...]) -> Tensor:
-        """See `PolicyWeights.logprobs`."""
         with self._base.token_counts.paused():
             scores = self._base.policy_scores(*self._after_first(token_ids), temperature=1.0)
         return scores.logprobs_BT[0, 1:].double().cpu()
 
     @torch.no_grad()
     def base_logprobs(self, token_ids: tuple[int, ...]) -> Tensor:
-        """See `PolicyWeights.base_logprobs`."""
         with self._base.token_counts.paused():
             found = self._base.base_logprobs(*self._after_first(token_ids), temperature=1.0)
         return found[0, 1:].double().cpu()

@@ -129,11 +129,9 @@ class F1(OpenAnswerReward):
     """
 
     def score(self, answer: str, golds: Sequence[str]) -> float:
-        """See `OpenAnswerReward.score`."""
         return token_f1(answer, golds)
 
     def score_list(self, answer: str, items: Sequence[Sequence[str]]) -> float:
-        """See `OpenAnswerReward.score_list`."""
         return list_score(answer, items).f1
 
 
@@ -141,11 +139,9 @@ class ExactMatch(OpenAnswerReward):
     """1 for the words of a right answer, else 0. A list must name every entry and no other."""
 
     def score(self, answer: str, golds: Sequence[str]) -> float:
-        """See `OpenAnswerReward.score`."""
         return float(same(answer, golds))
 
     def score_list(self, answer: str, items: Sequence[Sequence[str]]) -> float:
-        """See `OpenAnswerReward.score_list`."""
         return float(list_score(answer, items).f1 == 1)
 
 
@@ -165,11 +161,9 @@ class ContainsAnswer(OpenAnswerReward):
         self.most_extra_words = most_extra_words
 
     def score(self, answer: str, golds: Sequence[str]) -> float:
-        """See `OpenAnswerReward.score`."""
         return float(contains(answer, golds, most_extra_words=self.most_extra_words))
 
     def score_list(self, answer: str, items: Sequence[Sequence[str]]) -> float:
-        """See `OpenAnswerReward.score_list`."""
         return list_score(answer, items, self.score).f1
 
 
@@ -180,12 +174,10 @@ class RightLines(OpenAnswerReward):
     """
 
     def score(self, answer: str, golds: Sequence[str]) -> float:
-        """See `OpenAnswerReward.score`."""
         held = [mentions(line, golds) for line in answer.splitlines()]
         return sum(held) / max(1, len(held))
 
     def score_list(self, answer: str, items: Sequence[Sequence[str]]) -> float:
-        """See `OpenAnswerReward.score_list`."""
         held = [[mentions(line, item) for item in items] for line in answer.splitlines()]
         useful, found = sum(map(any, held)), sum(map(any, zip(*held, strict=True)))
         return (useful + found) / max(1, len(held) + len(items))

@@ -28,13 +28,13 @@ from docs.reference.from_code import (
     settings_of,
     summary,
 )
+from docs.reference.metric_words import METRICS
 from docs.reference.words import WORDS
 from medagent.cli.commands.train import CONFIGURED
 from medagent.cli.main import COMMANDS
 from medagent.retrieval.formats import FORMATS, NAMES
 from medagent.training.agent_data import AgentData
 from medagent.training.data import RolloutData
-from medagent.training.metrics import METRICS
 from medagent.training.preference.data import PreferenceData
 from medagent.training.sft.supervised import SupervisedData
 

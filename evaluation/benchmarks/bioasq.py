@@ -51,7 +51,6 @@ class BioASQBenchmark(FileBenchmark):
             )
 
     def question(self, row: Row) -> Question | None:
-        """See `FileBenchmark.question`."""
         kind = _OF_FILES.get(text_field(row, "type", "_type").lower())
         if kind is None or kind not in self.types:
             return None

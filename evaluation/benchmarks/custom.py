@@ -57,7 +57,6 @@ class JsonlBenchmark(FileBenchmark):
     """
 
     def question(self, row: Row) -> Question:
-        """See `FileBenchmark.question`."""
         unknown = sorted(row.data.keys() - _FIELDS)
         if unknown:
             raise InputError(
@@ -109,7 +108,6 @@ class OpenQABenchmark(FileBenchmark):
     """
 
     def question(self, row: Row) -> Question:
-        """See `FileBenchmark.question`."""
         first, *others = _answers(row, "golden_answers")
         return Question(
             id=str(row.data.get("id") or f"open:{row.where.rpartition(' ')[2]}"),

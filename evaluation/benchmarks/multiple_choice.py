@@ -32,7 +32,6 @@ class MedQABenchmark(FileBenchmark):
     """
 
     def question(self, row: Row) -> Question:
-        """See `FileBenchmark.question`."""
         options, answer = choices(row, _lettered(row, "key", "value"), text_field(row, "answer_idx"), self.notes)
         wording = str(row.data.get("answer", "")).strip()
         if wording and wording != options[LETTERS.index(answer)]:
@@ -83,7 +82,6 @@ class MedMCQABenchmark(FileBenchmark):
         return self.cop_from == "one" or (self.cop_from == "auto" and self.path is not None)
 
     def question(self, row: Row) -> Question | None:
-        """See `FileBenchmark.question`."""
         right = row.data.get("cop")
         first = int(self._counts_from_one)
         missing = [name for name in ("opa", "opb", "opc", "opd") if row.data.get(name) is None]
@@ -123,13 +121,11 @@ class MMLUBenchmark(FileBenchmark):
     kind, suffix, folders = "csv", "_test.csv", True
 
     def files(self) -> list[Path]:
-        """See `FileBenchmark.files`."""
         files = super().files()
         medical = [file for file in files if _subject(file) in MMLU_MEDICAL]
         return medical if medical and Path(self.path or "").is_dir() else files
 
     def question(self, row: Row) -> Question:
-        """See `FileBenchmark.question`."""
         if "cells" not in row.data:  # the hub's rows
             right, texts = row.data.get("answer"), row.data.get("choices")
             subject = str(row.data.get("subject") or self.subset or "mmlu")
@@ -164,7 +160,6 @@ class MedXpertQABenchmark(FileBenchmark):
     """
 
     def question(self, row: Row) -> Question:
-        """See `FileBenchmark.question`."""
         options, answer = choices(row, _lettered(row, "letter", "content"), text_field(row, "label"), self.notes)
         return Question(
             id=text_field(row, "id"),

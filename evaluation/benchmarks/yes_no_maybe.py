@@ -37,7 +37,6 @@ class PubMedQABenchmark(FileBenchmark):
     task: Task = "without_abstract"
 
     def question(self, row: Row) -> Question | None:
-        """See `FileBenchmark.question`."""
         pmid, text, contexts, decision = _entry(row)
         options = DECISIONS[:2] if self.task == "yes_no" else DECISIONS
         if decision not in options:
@@ -54,7 +53,6 @@ class PubMedQABenchmark(FileBenchmark):
         )
 
     def passages(self) -> list[Passage]:
-        """See `FileBenchmark.passages`."""
         return [_abstract(row) for row in self.rows()]
 
 

@@ -61,7 +61,6 @@ class InProcessEngine(Engine):
         self._check = WeightSyncCheck(weights.dtype)
 
     def sync_weights(self, weights: PolicyWeights, *, version: int) -> HFPolicy:
-        """See `Engine.sync_weights`."""
         form = self.weight_sync
         if form == "auto":
             form = form_for(weights.dtype, quantised=weights.four_bit)

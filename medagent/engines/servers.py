@@ -67,7 +67,6 @@ class ServersEngine(Engine):
         self._run = uuid4().hex[:12]  # many trainers may share servers and folder
 
     def open(self, folder: Path, spec: AgentSpec, *, lockstep: bool = False) -> CompletionPolicy:
-        """See `Engine.open`."""
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         ends = stored_end_token_ids(tokenizer, base_path(folder, spec))
         sources = [HttpCompletions(self._endpoint(url)) for url in self._urls]
@@ -99,7 +98,6 @@ class ServersEngine(Engine):
             self._servers.append(server)
 
     def sync_weights(self, weights: PolicyWeights, *, version: int) -> CompletionPolicy:
-        """See `Engine.sync_weights`."""
         if self._setup is None:
             raise ConfigError("engine servers: was not started. RolloutData.setup does so in a training run.")
         self._num_syncs += 1

@@ -107,7 +107,6 @@ class VllmEngine(Engine):
         )
 
     def is_alive(self) -> bool:
-        """See `Engine.is_alive`."""
         return self._server is not None and self._server.runs
 
     def start(self, weights: PolicyWeights, setup: EngineSetup) -> None:
@@ -129,7 +128,6 @@ class VllmEngine(Engine):
         )
 
     def sync_weights(self, weights: PolicyWeights, *, version: int) -> CompletionPolicy:
-        """See `Engine.sync_weights`."""
         if self._server is None or self._setup is None or self._check is None:
             raise ConfigError("engine vllm: was not started. RolloutData.setup does so in a training run.")
         server = self._server.wait()
@@ -154,11 +152,9 @@ class VllmEngine(Engine):
             self._asleep = True
 
     def metrics(self) -> dict[str, float]:
-        """See `Engine.metrics`."""
         return self._check.metrics() if self._check else {}
 
     def close(self) -> None:
-        """See `Engine.close`."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -174,7 +170,6 @@ class _AdapterPolicy(CompletionPolicy):
     unload: Callable[[], None] = lambda: None
 
     async def disconnect(self) -> None:
-        """See `Policy.disconnect`."""
         await super().disconnect()
         await asyncio.to_thread(self.unload)
 

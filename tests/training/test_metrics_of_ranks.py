@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from docs.reference.metric_words import METRICS
 from medagent.training.advantages import GAE
 from medagent.training.metrics import (
+    OF_SAMPLING,
     explained_variance,
     logprob_gap,
     rollout_metrics,
@@ -119,3 +121,7 @@ def test_a_tensor_that_is_reduced_stays_as_it_is() -> None:
     found = on_ranks(2, lambda reduce, _, rank: reduce(given))
     assert torch.equal(given, torch.ones(3))
     assert all(torch.equal(each, torch.full((3,), 2.0)) for each in found)
+
+
+def test_every_figure_of_engines_is_reduced_over_ranks() -> None:
+    assert {name for name in METRICS if name.startswith("sampler/")} <= set(OF_SAMPLING)

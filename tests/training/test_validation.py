@@ -9,13 +9,13 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
 
+from docs.reference.metric_words import METRICS
 from medagent.errors import ConfigError, InputError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.retrieval.controls import UnreliableRetriever
 from medagent.training import agent_data
 from medagent.training.data import RolloutData
 from medagent.training.engines import InProcessEngine
-from medagent.training.metrics import METRICS
 from medagent.training.module import AgentModule
 from medagent.training.validation import ValidationBatches
 from medagent.types import Question, Rollout, StopReason, Turn

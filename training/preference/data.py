@@ -104,11 +104,9 @@ class PreferenceData(PassData[PreferencePair]):
         return super().train_dataloader()
 
     def length_of(self, item: PreferencePair) -> int:
-        """See `PassData.length_of`."""
         return item.length
 
     def step_of(self, items: Sequence[PreferencePair], *, pad_id: int, total: int, factor: float) -> Experience:
-        """See `PassData.step_of`."""
         return to_prefer(items, pad_id=pad_id, weight=factor / total)
 
     def _sample(self, module: PreferenceModule, trainer: Trainer, folder: Path) -> None:
@@ -154,7 +152,6 @@ class HeldOutPairs(HeldOutMetrics):
         return torch.stack([found[name] for name in HELD_OUT])
 
     def metrics_of(self, sums: list[float], count: int) -> dict[str, float]:
-        """See `HeldOutMetrics.metrics_of`."""
         return dict(zip(HELD_OUT.values(), (each / count for each in sums), strict=True))
 
 

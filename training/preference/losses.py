@@ -55,7 +55,6 @@ class DPO(PreferenceLoss):
         self._beta = positive("DPO.beta", beta)
 
     def margins(self, terms: PairTerms) -> Tensor:
-        """See `PreferenceLoss.margins`."""
         return self._beta * (terms.chosen_logratio_P - terms.rejected_logratio_P)
 
 
@@ -87,7 +86,6 @@ class TDPO2(PreferenceLoss):
             raise ConfigError(f"TDPO2.alpha: found {alpha}, wanted a finite number, 0 or more.")
 
     def margins(self, terms: PairTerms) -> Tensor:
-        """See `PreferenceLoss.margins`."""
         logratio_P = terms.chosen_logratio_P - terms.rejected_logratio_P
         return self._beta * (logratio_P - self._alpha * (terms.rejected_kl_P - terms.chosen_kl_P.detach()))
 

@@ -138,11 +138,9 @@ class GivenPairs(Pairs):
             raise ConfigError(f"pairs {path}: there is no such file. Give JSON lines.")
 
     def questions(self, protocol: TurnProtocol) -> list[Question]:
-        """See `Pairs.questions`."""
         return [rollout.question for rollout, _, _ in self._rollouts(protocol)]
 
     def read(self, folder: Path, settings: AgentSettings, tokenizer: PreTrainedTokenizerBase) -> list[PreferencePair]:
-        """See `Pairs.read`."""
         left_out: Counter[str] = Counter()
         alone: list[Rollout] = []
         tied: dict[int, list[Rollout]] = {}
@@ -212,11 +210,9 @@ class SampledPairs(Pairs):
         self._pairing, self._seed = Pairing(per_question, min_searches, seed), seed
 
     def questions(self, protocol: TurnProtocol) -> list[Question]:
-        """See `Pairs.questions`."""
         return self._questions
 
     def sample(self, agent: Agent, folder: Path, *, temperature: float, rank: int, ranks: int) -> None:
-        """See `Pairs.sample`."""
         folder.mkdir(parents=True, exist_ok=True)
         own = list(enumerate(self._parts))[rank::ranks]
         total = sum(len(part) for _, part in own) * self._samples
@@ -229,11 +225,9 @@ class SampledPairs(Pairs):
                 show(rollouts)
 
     def missing(self, folder: Path) -> int:
-        """See `Pairs.missing`."""
         return sum(not self._path(folder, number).exists() for number in range(len(self._parts)))
 
     def read(self, folder: Path, settings: AgentSettings, tokenizer: PreTrainedTokenizerBase) -> list[PreferencePair]:
-        """See `Pairs.read`."""
         parts = [read_rollouts(self._path(folder, number)) for number in range(len(self._parts))]
         self.sampled_tokens = sum(map(tokens_to_sample, parts))
         pairs, self.left_out = self._pairing.pairs(rollout for part in parts for rollout in part)

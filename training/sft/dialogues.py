@@ -127,7 +127,6 @@ class RejectionSampled(Demonstrations):
     def make(
         self, settings: AgentSettings, retriever: Retriever, folder: Path, tokenizer: PreTrainedTokenizerBase
     ) -> None:
-        """See `Demonstrations.make`."""
         asked = open_agent(self._name, index=None, lockstep=True, model=self._model, retriever=retriever)
         limits, remote = settings.limits, self._name.startswith(URL)
         if remote:  # its limits count bytes, so its own stay; only the number of turns is this run's
@@ -161,7 +160,6 @@ class RejectionSampled(Demonstrations):
             )
 
     def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
-        """See `Demonstrations.read`."""
         predictions = PredictionLog(folder / "predictions.jsonl").read()
         if (folder / READ_TOKENS).exists():
             self.sampled_tokens = sum(map(int, (folder / READ_TOKENS).read_text(encoding="utf-8").split()))
@@ -234,7 +232,6 @@ class MixedDemonstrations(Demonstrations):
             part.demonstrations.make(settings, retriever, folder / f"part-{number}", tokenizer)
 
     def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
-        """See `Demonstrations.read`."""
         left_out: Counter[LeftOutReason] = Counter()
         taken: set[tuple[str, ...]] = set()
         mix: list[Rollout] = []
@@ -270,7 +267,6 @@ class GivenDialogues(Demonstrations):
             raise ConfigError(f"demonstrations {path}: there is no such file. Give JSON lines.")
 
     def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
-        """See `Demonstrations.read`."""
 
         def judged(row: Any, number: int) -> tuple[Rollout, bool]:
             rollout = given_rollout(row, number, protocol)

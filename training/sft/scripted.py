@@ -134,7 +134,6 @@ class ScriptedDemonstrations(Demonstrations):
         )
 
     def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
-        """See `Demonstrations.read`."""
         self.left_out = {
             LeftOutReason[name.upper()]: int(count) for name, count in _summary(folder)["left_out"].items()
         }

@@ -170,7 +170,6 @@ class SupervisedData(PassData[Rollout]):
         return self.work_of(self.batch_size, parts=self.num_micro_batches, longest=longest)
 
     def length_of(self, item: Rollout) -> int:
-        """See `PassData.length_of`."""
         return len(item.token_ids)
 
     def weight_of(self, item: Rollout) -> int:
@@ -292,6 +291,5 @@ class HeldOutLoss(HeldOutMetrics):
         return torch.tensor([loss, float(part.mask_BT.sum()), turns - missed, turns], dtype=torch.float64)
 
     def metrics_of(self, sums: list[float], count: int) -> dict[str, float]:
-        """See `HeldOutMetrics.metrics_of`."""
         loss, tokens, right, turns = sums
         return {"sft/held_out_loss": loss / tokens, "sft/held_out_turns": right / turns}
