@@ -55,7 +55,13 @@ FORMATS = (
         "the main text, by headings, tables row by row, without menus, banners, hidden and struck-out text",
         3,
     ),
-    FileFormat((".docx",), "pages.read_docx", ("Word",), "by headings, tables row by row; no pictures", 2),
+    FileFormat(
+        (".docx", ".docm"),
+        "word.read_word",
+        ("Word",),
+        "as with all changes accepted: by headings, tables row by row; no hidden or struck-out text, no pictures",
+        3,
+    ),
     FileFormat((".md", ".markdown"), "text.read_markdown", ("Markdown",), "by headings, tables row by row"),
     FileFormat(
         (".pdf",),

@@ -11,18 +11,14 @@ from lxml import etree, html
 
 from medagent.retrieval.chunking import Section
 from medagent.retrieval.readers.base import table_lines
-from medagent.retrieval.readers.html_tree import prepare
+from medagent.retrieval.readers.html_tree import INLINE, prepare
 from medagent.retrieval.readers.text import expand_ligatures
 
 _BLOCKS = frozenset(
     "address article aside blockquote body caption center dd details div dl dt fieldset figcaption figure footer form "
     "h1 h2 h3 h4 h5 h6 header hr html li main nav ol p pre section summary table tbody td tfoot th thead tr ul".split()
 )
-_INLINE = (
-    "a abbr acronym b bdi bdo big br cite code col colgroup del dfn em font i img ins kbd label mark math q s samp "
-    "script small span strike strong style sub sup template time tt u var wbr"
-)
-_NAMES = "|".join([*_BLOCKS, *_INLINE.split(), r"jats:[\w-]+"])
+_NAMES = "|".join([*_BLOCKS, *INLINE, r"jats:[\w-]+"])
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"'<>]+)"""
 # Known tags only, with attributes that have values: "p <q and q> 3" and "<5 mg" are text.
 _TAG = re.compile(
@@ -36,7 +32,7 @@ def sections_of(tree: etree._Element, title: str = "") -> tuple[Section, ...]:
     """Sections by the headings of a tree, "Medicines > First line"; a heading that repeats the title is none."""
     sections: list[tuple[str, list[str]]] = [("", [])]
     above: list[tuple[str, str]] = []  # tag and words of the headings that a section stands under
-    for tag, line in _lines(tree):
+    for tag, line in lines_of(tree):
         if not tag:
             sections[-1][1].append(line)
         elif line != title:
@@ -74,10 +70,10 @@ def _without_tags(fragment: str) -> str:
     whole = re.sub(r"(</?)jats:", r"\1", re.sub(r"(</?)jats:title\b", r"\1h4", "".join(pieces), flags=re.I), flags=re.I)
     tree = html.fragment_fromstring(whole, create_parent="div")
     prepare(tree)
-    return "\n".join(line for _, line in _lines(tree))
+    return "\n".join(line for _, line in lines_of(tree))
 
 
-def _lines(node: etree._Element) -> Iterator[tuple[str, str]]:
+def lines_of(node: etree._Element) -> Iterator[tuple[str, str]]:
     """A line for each block and where lines are broken twice, with the tag of a heading; a line per row of a table."""
     parts: list[str] = []
 
@@ -93,7 +89,7 @@ def _lines(node: etree._Element) -> Iterator[tuple[str, str]]:
             return
         if part.tag == "table" and part.find(".//table") is None:
             yield from flushed()
-            rows = [[" ".join(line for _, line in _lines(cell)) for cell in _cells(row)] for row in part.iter("tr")]
+            rows = [[" ".join(line for _, line in lines_of(cell)) for cell in _cells(row)] for row in part.iter("tr")]
             first = next((_cells(row) for row in part.iter("tr")), [])
             yield from (("", line) for line in table_lines(rows, named=any(cell.tag == "th" for cell in first)))
             return

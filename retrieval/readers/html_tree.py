@@ -17,6 +17,10 @@ _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECAS
 _STRUCK = re.compile(r"text-decoration[\w-]*\s*:[^;]*line-through", re.IGNORECASE)
 _SILENT = {"template", "noscript", "script", "style"}
 _MENUS = {"nav", "header", "footer", "aside", "form", "button", "select"}
+INLINE = frozenset(
+    "a abbr acronym b bdi bdo big br cite code col colgroup del dfn em font i img ins kbd label mark math q s samp "
+    "script small span strike strong style sub sup template time tt u var wbr".split()
+)
 _LINKED = re.compile(r"[\W\d]*[a-z]?[\W\d]*")
 _MAX_COLUMNS = 60
 
@@ -31,7 +35,7 @@ def prepare(tree: HtmlElement) -> Counter[str]:
     for figure in list(tree.iter("figcaption")):
         _as_paragraph(figure)
     for table in list(tree.iter("table")):
-        _plain_table(table)
+        plain_table(table)
     for terms in list(tree.iter("dl")):
         _plain_list(terms)
     return left_out
@@ -80,11 +84,14 @@ def _set_in_line(node: HtmlElement) -> None:
 
 
 def _text_before(node: HtmlElement) -> str:
-    before = node.getprevious()
-    if before is not None:
-        return str(before.tail or before.text_content() if isinstance(before.tag, str) else before.tail or "")
-    parent = node.getparent()
-    return str(parent.text or "") if parent is not None else ""
+    """What stands in the line before an element, if need be before the elements of a line that it begins."""
+    above = node.getparent()
+    for before in node.itersiblings(preceding=True):
+        if text := str(before.tail or (before.text_content() if isinstance(before.tag, str) else "")):
+            return text
+    if above is None or above.text or above.tag not in INLINE:
+        return str(above.text or "") if above is not None else ""
+    return _text_before(above)
 
 
 def _as_paragraph(caption: HtmlElement) -> None:
@@ -97,17 +104,18 @@ def _as_paragraph(caption: HtmlElement) -> None:
         caption.tag = "p"
         figure.drop_tag()
         return
-    figure.getparent().replace(figure, _paragraph(text, figure.tail))
+    figure.getparent().replace(figure, paragraph(text, figure.tail))
 
 
-def _paragraph(text: str, tail: str | None = None) -> HtmlElement:
+def paragraph(text: str, tail: str | None = None) -> HtmlElement:
+    """A paragraph with this text, and this text behind it."""
     made = html.Element("p")
     made.text, made.tail = text, tail
     return made
 
 
-def _plain_table(table: HtmlElement) -> None:
-    """A table without spans, one row naming its columns, after its caption; those that lay out a page stay."""
+def plain_table(table: HtmlElement) -> None:
+    """Make it a table without spans, one row naming its columns, after its caption; those that lay out a page stay."""
     parent = table.getparent()
     if parent is None or table.get("role") == "presentation" or table.find(".//table") is not None:
         return
@@ -117,7 +125,7 @@ def _plain_table(table: HtmlElement) -> None:
         text = " ".join(caption.text_content().split())
         _drop(caption)
         if text:
-            parent.insert(parent.index(table), _paragraph(text))
+            parent.insert(parent.index(table), paragraph(text))
     parts = ("thead", "tbody", "tfoot")  # in the order in which they are shown
     rows = sorted(
         table.iter("tr"), key=lambda row: parts.index(row.getparent().tag) if row.getparent().tag in parts else 1

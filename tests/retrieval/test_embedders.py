@@ -186,7 +186,7 @@ def test_the_vectors_are_scikit_learns(dimension: int, least: int, most: int) ->
 
 
 def test_a_search_imports_no_model_library() -> None:
-    heavy = ("torch", "transformers", "peft", "sklearn", "scipy.stats", "trafilatura", "docx", "pypdfium2")
+    heavy = ("torch", "transformers", "peft", "sklearn", "scipy.stats", "trafilatura", "mammoth", "pypdfium2")
     code = f"import sys, medagent.cli.main, medagent.cli.index; print([m for m in {heavy} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
