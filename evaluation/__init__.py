@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from medagent.lazy import lazy
+from medagent.lazy import homes_in, lazy
 
 if TYPE_CHECKING:
     from medagent.evaluation.benchmarks.source import BenchmarkSource
@@ -36,13 +36,4 @@ __all__ = [
     "grade",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "BenchmarkSource": "medagent.evaluation.benchmarks.source",
-        **dict.fromkeys(("compare", "compare_over_seeds"), "medagent.evaluation.comparison"),
-        **dict.fromkeys(("Evaluation", "EvaluationCallback", "evaluate"), "medagent.evaluation.evaluator"),
-        **dict.fromkeys(("Grade", "Verdict", "grade"), "medagent.evaluation.grading.grade"),
-        **dict.fromkeys(("Accuracy", "PairedComparison", "SeedsComparison"), "medagent.evaluation.statistics"),
-    },
-)
+__getattr__, __dir__ = lazy(__name__, homes_in(__name__, __file__))

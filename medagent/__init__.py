@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from medagent.lazy import lazy
+from medagent.lazy import homes_in, lazy
 
 if TYPE_CHECKING:
     from medagent import evaluation, retrieval, training
@@ -39,14 +39,4 @@ __all__ = [
     "training",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        **dict.fromkeys(("Agent", "Job"), "medagent.agent"),
-        **dict.fromkeys(("Answer", "Citation", "SearchStep"), "medagent.evidence.answers"),
-        **dict.fromkeys(("LoadedAgent", "load_agent"), "medagent.api"),
-        "MedagentError": "medagent.errors",
-        **dict.fromkeys(("Limits", "Question"), "medagent.types"),
-        **{name: f"medagent.{name}" for name in ("evaluation", "retrieval", "training")},
-    },
-)
+__getattr__, __dir__ = lazy(__name__, homes_in(__name__, __file__))

@@ -66,20 +66,14 @@ class AgentSpec:
     @staticmethod
     def from_json(row: dict[str, Any]) -> AgentSpec:
         """The inverse of `to_json`."""
-        retriever = row["retriever"]
-        return AgentSpec(
-            base_model=row["base_model"],
-            dtype=row["dtype"],
-            protocol=protocol_from_json(row["protocol"]),
-            limits=Limits(**row["limits"]),
-            top_k=row["top_k"],
-            retriever=RetrieverSpec.from_json(retriever) if retriever else None,
-            metrics=row["metrics"],
-            training=row.get("training", {}),
-            tools=tuple(row.get("tools", ())),
-            quantise=row.get("quantise", "none"),
-            base_sha256=row.get("base_sha256", ""),
-        )
+        plain = {each.name: row[each.name] for each in fields(AgentSpec) if each.name in row}
+        read = {
+            "protocol": protocol_from_json(row["protocol"]),
+            "limits": Limits(**row["limits"]),
+            "retriever": RetrieverSpec.from_json(row["retriever"]) if row["retriever"] else None,
+            "tools": tuple(row.get("tools", ())),
+        }
+        return AgentSpec(**plain | read)
 
 
 def protocol_to_json(protocol: TurnProtocol) -> dict[str, Any]:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
+
+
+def homes_in(package: str, file: str) -> dict[str, str]:
+    """The homes of the names that a package's file imports below `if TYPE_CHECKING:`, for `lazy`."""
+    tests = [node for node in ast.parse(Path(file).read_text(encoding="utf-8")).body if isinstance(node, ast.If)]
+    imports = [each for node in tests for each in node.body if isinstance(each, ast.ImportFrom)]
+    homes = {alias.name: str(each.module) for each in imports for alias in each.names}
+    return {name: f"{package}.{name}" if home == package else home for name, home in homes.items()}
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The `__getattr__` and `__dir__` of a package whose names live in other modules, its homes.
 
-    Import the same names below `if TYPE_CHECKING:`, so that type checkers see them. A home `PACKAGE.NAME` is the
+    Type checkers see what is imported below `if TYPE_CHECKING:`, which `homes_in` reads. A home `PACKAGE.NAME` is the
     subpackage itself.
 
     Raises:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from medagent.lazy import lazy
+from medagent.lazy import homes_in, lazy
 
 if TYPE_CHECKING:
     from medagent.training.advantages import GAE, AdvantageEstimator, BatchBaseline, GroupNormalised, LeaveOneOut
@@ -39,24 +39,6 @@ if TYPE_CHECKING:
         TurnRewards,
     )
     from medagent.training.run import TrainingResult, train
-
-_NAMES = {
-    "advantages": "AdvantageEstimator BatchBaseline GAE GroupNormalised LeaveOneOut",
-    "agent_data": "AgentSettings",
-    "callbacks": (
-        "AgentExport ClippingBiasCorrection CollapseMonitor ComputeBudget ProgressLine RolloutRecords "
-        "SequenceLevelSampling TurnLevelSampling"
-    ),
-    "data": "RolloutData",
-    "engines": "Engine InProcessEngine ServersEngine VllmEngine",
-    "execution": "Execution",
-    "lora": "LoraSettings",
-    "module": "AgentModule",
-    "objectives": "ClippedSurrogate PolicyLoss PolicyLossResult",
-    "prepare": "OffPolicy",
-    "rewards": "ContainsAnswer ExactMatch F1 OutcomeReward Reward SupportedCitations TurnRewards",
-    "run": "TrainingResult train",
-}
 
 __all__ = [
     "F1",
@@ -96,6 +78,4 @@ __all__ = [
     "train",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__, {name: f"medagent.training.{module}" for module, names in _NAMES.items() for name in names.split()}
-)
+__getattr__, __dir__ = lazy(__name__, homes_in(__name__, __file__))

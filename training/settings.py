@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from pydoc import locate
 from types import FunctionType
 from typing import Any, Protocol, runtime_checkable
@@ -25,36 +25,25 @@ from lightning.pytorch.strategies.xla import XLAStrategy
 
 from medagent.errors import ConfigError
 
-
-def _supported(default: Any, help_text: str) -> Any:
-    return field(default=default, metadata={"help": help_text})
-
-
-@dataclass(frozen=True)
-class TrainerSettings:
-    """The supported settings of Lightning's trainer, with this project's defaults.
-
-    A configuration may set the others too, unless `TRAINER_RULES` names them.
-    """
-
-    default_root_dir: str | None = _supported(None, "Folder of the run; by default runs/train.")
-    max_epochs: int | None = _supported(None, "Iterations: rollouts, then their update.")
-    check_val_every_n_epoch: int = _supported(1, "Iterations from one validation to the next.")
-    accelerator: Any = _supported("auto", "Auto, cpu, gpu, cuda or mps.")
-    devices: Any = _supported(1, "Number of devices, or a list of their indices.")
-    num_nodes: int = _supported(1, "Number of machines.")
-    strategy: Any = _supported("auto", "Auto, ddp or medagent.training.sharding.ShardedBase.")
-    callbacks: Any = _supported(None, "Callbacks beside the default and the algorithm's ones.")
-    logger: Any = _supported(None, "By default CSV and TensorBoard files in the run's folder.")
-    enable_progress_bar: bool = _supported(False, "Show Lightning's progress bar.")
-    profiler: Any = _supported(None, "Simple, advanced or pytorch: report where time goes.")
-
-
-SUPPORTED = {each.name: str(each.metadata["help"]) for each in fields(TrainerSettings)}
+# The supported settings of Lightning's trainer. A configuration may set others, unless `TRAINER_RULES` names them.
+SUPPORTED = {
+    "default_root_dir": "Folder of the run; by default runs/train.",
+    "max_epochs": "Iterations: rollouts, then their update.",
+    "check_val_every_n_epoch": "Iterations from one validation to the next.",
+    "accelerator": "Auto, cpu, gpu, cuda or mps.",
+    "devices": "Number of devices, or a list of their indices.",
+    "num_nodes": "Number of machines.",
+    "strategy": "Auto, ddp or medagent.training.sharding.ShardedBase.",
+    "callbacks": "Callbacks beside the default and the algorithm's ones.",
+    "logger": "By default CSV and TensorBoard files in the run's folder.",
+    "enable_progress_bar": "Show Lightning's progress bar.",
+    "profiler": "Simple, advanced or pytorch: report where time goes.",
+}
 TRAINER_DEFAULTS: dict[str, Any] = {
-    **vars(TrainerSettings()),
-    "log_every_n_steps": 1,
-    "enable_model_summary": False,
+    **dict.fromkeys(SUPPORTED),
+    **dict.fromkeys(("accelerator", "strategy"), "auto"),
+    **dict.fromkeys(("check_val_every_n_epoch", "devices", "num_nodes", "log_every_n_steps"), 1),
+    **dict.fromkeys(("enable_progress_bar", "enable_model_summary"), False),
     "num_sanity_val_steps": 0,
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -96,41 +96,17 @@ def evaluate(
         benchmark_args: Constructor arguments of a benchmark class of yours, as --benchmark_args '{"split": "test"}'.
         cop_from: Whether MedMCQA's "cop" counts from "zero" or "one". By default files count from 1, the hub from 0.
     """
+    settings = {**locals(), "benchmark_args": benchmark_args or {}, "tools": tools or ()}
     from rich.console import Console
 
     from medagent.cli.evaluate import EvaluationBar, print_evaluation
     from medagent.evaluation.benchmarks.source import BenchmarkSource
     from medagent.evaluation.evaluator import evaluate as measure
 
+    source = BenchmarkSource(**{each.name: settings.pop(each.name) for each in fields(BenchmarkSource)})
     console = Console(highlight=False)
     with EvaluationBar(console) as bar:
-        found = measure(
-            agent,
-            BenchmarkSource(
-                benchmark, path, hub, subset, split, start, stop, limit, limit_seed, benchmark_args or {}, cop_from
-            ),
-            modes=modes,
-            samples=samples,
-            rotations=rotations,
-            temperature=temperature,
-            seed=seed,
-            index=index,
-            model=model,
-            parameters=parameters,
-            tools=tools or (),
-            prompting=prompting,
-            shots=shots,
-            shots_path=shots_path,
-            support=support,
-            price=price,
-            limits=limits,
-            concurrency=concurrency,
-            max_errors=max_errors,
-            requests_per_minute=requests_per_minute,
-            out=out,
-            overwrite=overwrite,
-            callback=bar,
-        )
+        found = measure(settings.pop("agent"), source, callback=bar, **settings)
     print_evaluation(found, Path(out), console)
 
 
