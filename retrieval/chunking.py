@@ -27,10 +27,11 @@ _LAST_WORD = re.compile(r"([^\s(]+)\.[\"')\]]*\s*$")
 
 @dataclass(frozen=True)
 class Section:
-    """A headed stretch of a document; the heading may be empty."""
+    """A headed stretch of a document; the heading may be empty. `kind` is "table" or "boxed warning" where known."""
 
     heading: str
     text: str
+    kind: str = ""
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,13 @@ FORMATS = (
         "as with all changes accepted: by headings, tables row by row; no hidden or struck-out text, no pictures",
         3,
     ),
+    FileFormat(
+        (".xlsx", ".xlsm"),
+        "office.read_xlsx",
+        ("Excel",),
+        "a sheet is a section, tables row by row, numbers as shown; with a column `text` or `abstract` as CSV",
+    ),
+    FileFormat((".pptx",), "office.read_pptx", ("PowerPoint",), "a slide is a section: shapes in order, tables, notes"),
     FileFormat((".md", ".markdown"), "text.read_markdown", ("Markdown",), "by headings, tables row by row"),
     FileFormat(
         (".pdf",),

@@ -15,13 +15,8 @@ from medagent.retrieval.chunking import Section
 from medagent.retrieval.passages import replace_surrogates
 from medagent.retrieval.readers.pdf_blocks import GRID, ReadPage
 from medagent.retrieval.readers.pdf_lines import joined
+from medagent.retrieval.readers.text import NO_TITLE
 
-_RUBBISH = re.compile(
-    r"^\W*$|^untitled|^microsoft (word|powerpoint|excel)|^powerpoint|^(document|presentation|slide|layout|title)\W*\d*$"
-    r"|^\(?(anonymous|unspecified|none|unknown|temp|test|draft)\)?$|^\S*(_|\d{3})\S*$|[\\/]\S+[\\/]"
-    r"|\.(docx?|pdf|indd|qxd|qxp|tex|dvi|rtf|odt|pptx?|xlsx?)\b",
-    re.IGNORECASE,
-)
 _XMP = re.compile(rb"prism:(?:publicationDate|coverDate)(?:>|\s*=\s*[\"'])\s*((?:1[89]|20)\d\d)(?!\d)")
 _YEAR = r"((?:1[89]|20)\d\d)(?!\d)"
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
@@ -124,7 +119,7 @@ def _is_same(title: str, text: str) -> bool:
 
 def title_on(pages: Sequence[ReadPage], claimed: str) -> str:
     """The title of the file's properties, unless it is rubbish; else the first page's largest or first bold line."""
-    if _RUBBISH.search(claimed) is None:
+    if NO_TITLE.search(claimed) is None:
         return claimed
     if not pages or not pages[0].lines:
         return ""

@@ -56,7 +56,7 @@ def read_table(file: OpenFile) -> Iterator[Item]:
         number, header = next(rows)
         if isinstance(header, list) and header and header[0].lower().startswith("sep="):
             number, header = next(rows)
-        names = [] if isinstance(header, str) else [_known_name(name) for name in header]
+        names = [] if isinstance(header, str) else [known_name(name) for name in header]
         if "text" not in names:
             yield Skipped(
                 file.name,
@@ -71,12 +71,13 @@ def read_table(file: OpenFile) -> Iterator[Item]:
             elif any(cell.strip() for cell in row[len(names) :]):
                 yield Skipped(where, f"has more cells than the header; is a {delimiter!r} unquoted?")
             elif any(row):
-                yield _document(names, row, where, file.name)
+                yield document_of_cells(names, row, where, file.name)
     except (csv.Error, *UNREADABLE) as error:
         yield Skipped(file.name, f"cannot be read after line {number:,} ({error}); what came before is used")
 
 
-def _document(names: Sequence[str], row: Sequence[str], where: str, source: str) -> Item:
+def document_of_cells(names: Sequence[str], row: Sequence[str], where: str, source: str) -> Item:
+    """A document of a row of cells; `names` has a field for each cell, or an empty text."""
     fields: dict[str, str] = {}
     for name, cell in zip(names, row, strict=False):
         if name and cell.strip() and name not in fields:
@@ -88,7 +89,8 @@ def _document(names: Sequence[str], row: Sequence[str], where: str, source: str)
     return document_of_row(fields, where, source=source)
 
 
-def _known_name(column: str) -> str:
+def known_name(column: str) -> str:
+    """The field that a column's name stands for; empty for others."""
     plain = " ".join(re.sub(r"[_\-.]+", " ", column).lower().split())
     return next((name for name, others in COLUMNS.items() if plain in others), "")
 

@@ -21,6 +21,14 @@ _MARK = re.compile(r"[\d,;*†‡§¶#()\[\]\s–—-]+|[a-z]")
 _MARKED = re.compile(r"(?:[^\W\d_][^\W\d_A-Z]{2}|[A-Z]{3}|[.,;:!?%)\]\"'”’»])$")
 _PARAGRAPHS = re.compile(r"\n\s*\n")
 
+# Titles that programs write into the properties of files.
+NO_TITLE = re.compile(
+    r"^\W*$|^untitled|^microsoft (word|powerpoint|excel)|^powerpoint|^(document|presentation|slide|layout|title)\W*\d*$"
+    r"|^\(?(anonymous|unspecified|none|unknown|temp|test|draft)\)?$|^\S*(_|\d{3})\S*$|[\\/]\S+[\\/]"
+    r"|\.(docx?|pdf|indd|qxd|qxp|tex|dvi|rtf|odt|pptx?|xlsx?)\b",
+    re.IGNORECASE,
+)
+
 
 def read_text(file: OpenFile) -> Iterator[Item]:
     """One document with one section, titled with the file's name; PubMed's export has a document per record."""
