@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from medagent.retrieval.errors import CorpusError, needs_package
 from medagent.retrieval.formats import READERS, WANTED, kind_of
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.readers import Item, OpenFile, Skipped, read_file, read_row
+from medagent.retrieval.readers.tesseract import Tesseract
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,23 @@ def _file_part(path: Path, top: Path) -> CorpusPart:
     return CorpusPart(name, partial(_read_file, path, name), fingerprint, status.st_size)
 
 
-def _read_file(path: Path, name: str) -> Iterator[tuple[Item, int]]:
+def with_ocr(corpus: Corpus, languages: str, progress: Callable[[str, int, int, int], None]) -> Corpus:
+    """The corpus, with text recognition of its PDFs' pages without text; a `CorpusError` where that cannot be done."""
+    scanned = [part for part in corpus.parts if part.fingerprint and kind_of(Path(part.name)) == ".pdf"]
+    if not languages or not scanned:
+        return corpus
+    ocr = Tesseract(languages, progress)
+    ocr.check()
+
+    def read(part: CorpusPart) -> CorpusPart:
+        return replace(part, read=partial(part.read, ocr=ocr), fingerprint=f"{part.fingerprint}:{languages}")
+
+    return replace(corpus, parts=[read(part) if part in scanned else part for part in corpus.parts])
+
+
+def _read_file(path: Path, name: str, ocr: Tesseract | None = None) -> Iterator[tuple[Item, int]]:
     try:
-        with closing(OpenFile(path, name)) as file:
+        with closing(OpenFile(path, name, ocr)) as file:
             for item in read_file(file):
                 yield item, file.position()
     except OSError as error:  # a disk or a network that fails; the file itself may be sound

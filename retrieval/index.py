@@ -15,7 +15,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from medagent.retrieval.analysis import Analyser
-from medagent.retrieval.corpora import Corpus, Sources, as_corpus
+from medagent.retrieval.corpora import Corpus, Sources, as_corpus, with_ocr
 from medagent.retrieval.embedders import DEFAULT_EMBEDDER, Embedder, embedder_from_identity
 from medagent.retrieval.errors import EmptyCorpusError, IndexMismatchError
 from medagent.retrieval.ingest import Ingest, chunk_part
@@ -58,9 +58,10 @@ def build_index(
         CorpusError: a source cannot be read, or holds no passage.
         IndexMismatchError: `out` holds something else.
     """
-    folder, corpus = Path(out), as_corpus(sources)
+    folder = Path(out)
     embedder = embedder_from_identity(embedder) if isinstance(embedder, str) else embedder
     settings = settings or IndexSettings(search=SearchSettings(dense_weight=embedder.dense_weight))
+    corpus = with_ocr(as_corpus(sources), settings.ocr, progress)
     folder.mkdir(parents=True, exist_ok=True)
     others = [path.name for path in folder.iterdir() if path.name not in (*LOCKS, "manifest.json.part", "chroma")]
     if others and "manifest.json" not in others:
@@ -136,7 +137,8 @@ def sync_index(
             f"index {folder}: has the format before this one, and --dry_run would change it. Sync it without --dry_run."
         )
     with closing(PassageStore(folder, manifest.dimension)) as store:
-        Ingest(store, as_corpus(sources), embedder, manifest.settings.chunking, changes).preview()
+        corpus = with_ocr(as_corpus(sources), manifest.settings.ocr, progress)
+        Ingest(store, corpus, embedder, manifest.settings.chunking, changes).preview()
     return manifest
 
 
@@ -149,7 +151,8 @@ def _update(
     *,
     prune: bool = False,
 ) -> Manifest:
-    corpus, manifest = as_corpus(sources), Manifest.read(folder)
+    manifest = Manifest.read(folder)
+    corpus = with_ocr(as_corpus(sources), manifest.settings.ocr, progress)
     embedder = embedder_of(folder, manifest, embedder)
     with writing(folder):
         check_undamaged(folder, manifest)

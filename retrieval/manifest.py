@@ -73,6 +73,8 @@ class Manifest:
         row = {name: value for name, value in asdict(self).items() if name not in ("id", "corpus", "complete")}
         if not self.synonyms_sha256:
             del row["synonyms_sha256"]
+        if not self.settings.ocr:
+            del row["settings"]["ocr"]
         return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -66,7 +66,10 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """Settings of an index besides corpus and embedder; `chroma` is a server's address, or empty for the folder."""
+    """Settings of an index besides corpus and embedder; `chroma` is a server's address, or empty for the folder.
+
+    `ocr` are the languages in which pages of PDFs without text are recognized; empty for none.
+    """
 
     chunking: Chunking = Chunking()
     analyser: AnalyserName = "medical"
@@ -74,6 +77,7 @@ class IndexSettings:
     bm25_b: float = 0.4
     chroma: str = ""
     search: SearchSettings = field(default_factory=SearchSettings)
+    ocr: str = ""
 
     @staticmethod
     def from_json(row: dict[str, Any]) -> IndexSettings:

@@ -17,6 +17,7 @@ from charset_normalizer import from_bytes
 from medagent.retrieval.chunking import Document
 from medagent.retrieval.documents import Kind
 from medagent.retrieval.passages import Passage
+from medagent.retrieval.readers.tesseract import Tesseract
 
 SAMPLE = 65_536  # bytes by which an encoding is found out
 FEW = 0.1  # share of the bytes beyond ASCII that may be wrong in UTF-8
@@ -80,10 +81,13 @@ class UnusableFileError(Exception):
 
 
 class OpenFile:
-    """A file of a corpus; `.gz` is unpacked while it is read. `name` is its name in documents and messages."""
+    """A file of a corpus; `.gz` is unpacked while it is read. `name` is its name in documents and messages.
 
-    def __init__(self, path: Path, name: str) -> None:
-        self.path, self.name = path, name
+    With `ocr`, pages without text are recognized.
+    """
+
+    def __init__(self, path: Path, name: str, ocr: Tesseract | None = None) -> None:
+        self.path, self.name, self.ocr = path, name, ocr
         self._raw = path.open("rb")
         packed = path.suffix.lower() == ".gz"
         self.stream: IO[bytes] = gzip.GzipFile(fileobj=self._raw) if packed else self._raw  # type: ignore[assignment]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import groupby
+from subprocess import SubprocessError
 
 import pypdfium2
 
@@ -15,6 +16,7 @@ from medagent.retrieval.readers.base import Item, LeftOut, OpenFile, Skipped, Un
 from medagent.retrieval.readers.pdf_blocks import read_pages
 from medagent.retrieval.readers.pdf_drawn import ink_of
 from medagent.retrieval.readers.pdf_lines import hyphenated_words, without_running
+from medagent.retrieval.readers.pdf_ocr import recognized
 from medagent.retrieval.readers.pdf_titles import bookmarks_of, sections_of, text_or_none, title_on, year_of
 from medagent.retrieval.readers.pdf_words import PlacedPage, placed_page
 from medagent.retrieval.readers.text import expand_ligatures, title_from_name
@@ -61,7 +63,8 @@ def _pages(document: pypdfium2.PdfDocument, file: OpenFile, skipped: list[Skippe
             with closing(document[number - 1]) as page:
                 placed = placed_page(page, number, label)
                 placed.lacks = _lack_of(placed, page)
-        except pypdfium2.PdfiumError as error:  # the other pages may be sound
+                placed = recognized(page, placed, file.ocr) if placed.lacks and file.ocr else placed
+        except (pypdfium2.PdfiumError, SubprocessError) as error:  # the other pages may be sound
             skipped.append(Skipped(f"{file.name}, page {label}", f"cannot be read ({type(error).__name__}: {error})"))
         else:
             yield placed

@@ -30,6 +30,7 @@ def index_build(
     floor: float = 0.0,
     evidence_weight: float = 0.0,
     chroma: str = "",
+    ocr: str = "",
     device: str | None = None,
     overwrite: bool = False,
 ) -> None:
@@ -53,6 +54,8 @@ def index_build(
         evidence_weight: How much stronger types of publication count: a guideline's score is multiplied by 1 plus this,
             a trial's by less. 0 ignores types.
         chroma: Address of a Chroma server that holds the vectors, instead of the folder.
+        ocr: Languages in which Tesseract recognizes pages of PDFs without text, such as eng or deu+eng. `add` and
+            `sync` do likewise.
         device: Device to embed on, such as cuda or cpu. By default it is a GPU where there is one.
         overwrite: Replace an index of other content there.
     """
@@ -66,7 +69,7 @@ def index_build(
     chunking, ready = Chunking(max_tokens, overlap_tokens), embedder_from_identity(embedder, device=device)
     weight = ready.dense_weight if dense_weight is None else dense_weight
     search = SearchSettings(dense_weight=weight, floor=floor, evidence_weight=evidence_weight)
-    settings = IndexSettings(chunking, analyser, chroma=chroma, search=search)
+    settings = IndexSettings(chunking, analyser, chroma=chroma, search=search, ocr=ocr)
     if corpus in ("starter", "starter:train"):
         settings = replace(STARTER_INDEX, chroma=chroma)
     build = partial(build_index, named_corpus(corpus), out, ready, settings=settings, overwrite=overwrite)

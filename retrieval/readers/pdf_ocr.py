@@ -1,0 +1,45 @@
+"""Pages without text by Tesseract, as words at their places, so that columns and tables are told apart as ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from statistics import median
+
+import pypdfium2
+
+from medagent.retrieval.readers.pdf_words import PlacedPage, Word
+from medagent.retrieval.readers.tesseract import Tesseract
+
+DPI, LONGEST = 300, 10_000  # resolution, and pixels of a page's longer side at most
+UNSURE, NOISE = 70, 30  # of 100: mean confidence of a page that is named, and of a word that is no word
+TALL = frozenset("bdfhklt")
+CAPITAL, SMALL = 0.65, 0.47  # heights of capital and small letters, of the size of letters
+
+
+def recognized(page: pypdfium2.PdfPage, placed: PlacedPage, tesseract: Tesseract) -> PlacedPage:
+    """The page with the words that Tesseract finds on it, in points from its upper left; else as it was."""
+    scale = min(DPI / 72, LONGEST / max(page.get_size()))
+    image = page.render(scale=scale, grayscale=True).to_numpy()
+    rows = tesseract.read(image.reshape(image.shape[:2]), round(72 * scale))
+    words: list[Word] = []
+    found = [row for row in rows if row["level"] == "5" and row["text"].strip() and float(row["conf"]) >= NOISE]
+    for _, line in groupby(found, key=lambda row: [row[name] for name in ("block_num", "par_num", "line_num")]):
+        words += _line(list(line), scale)
+    if not words:
+        return placed
+    usual = median(word.size for word in words)
+    words = [replace(word, size=usual) if abs(word.size - usual) < 0.25 * usual else word for word in words]
+    sure = sum(float(row["conf"]) for row in found) >= UNSURE * len(found)
+    lacks = "" if sure else "recognized text of low confidence"
+    return PlacedPage(placed.number, placed.label, words, edges=(0.0, image.shape[0] / scale), lacks=lacks)
+
+
+def _line(rows: list[dict[str, str]], scale: float) -> list[Word]:
+    """The words of a line on one baseline: the median of their lower edges, but for letters that hang below it."""
+    boxes = [(row["text"], *(int(row[name]) / scale for name in ("left", "top", "width", "height"))) for row in rows]
+    lower = [y + height for text, _, y, _, height in boxes if not set(text) & set("gjpqyQ,;()[]/|")]
+    baseline = median(lower or [y + 0.8 * height for _, _, y, _, height in boxes])
+    tall = [baseline - y for text, _, y, _, _ in boxes if any(c.isupper() or c.isdigit() or c in TALL for c in text)]
+    size = median(tall) / CAPITAL if tall else median(baseline - y for _, _, y, _, _ in boxes) / SMALL
+    return [Word(text, x, x + width, baseline, max(size, 1.0)) for text, x, _, width, _ in boxes]
