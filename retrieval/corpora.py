@@ -29,6 +29,7 @@ class CorpusPart:
     read: Callable[[], Iterable[tuple[Item, int]]]
     fingerprint: str = ""
     size: int = 0
+    path: Path | None = None  # of a file
 
 
 @dataclass(frozen=True)
@@ -106,21 +107,23 @@ def _file_part(path: Path, top: Path) -> CorpusPart:
         raise _unreachable(path, error) from error
     name, reading = path.relative_to(top).as_posix(), READERS[kind_of(path)].reading
     fingerprint = f"{status.st_size}:{status.st_mtime_ns}" + (f":{reading}" if reading else "")
-    return CorpusPart(name, partial(_read_file, path, name), fingerprint, status.st_size)
+    return CorpusPart(name, partial(_read_file, path, name), fingerprint, status.st_size, path)
 
 
 def with_ocr(corpus: Corpus, languages: str, progress: Callable[[str, int, int, int], None]) -> Corpus:
     """The corpus, with text recognition of its PDFs' pages without text; a `CorpusError` where that cannot be done."""
-    scanned = [part for part in corpus.parts if part.fingerprint and kind_of(Path(part.name)) == ".pdf"]
-    if not languages or not scanned:
+    if not languages or not any(part.path is not None and kind_of(part.path) == ".pdf" for part in corpus.parts):
         return corpus
     ocr = Tesseract(languages, progress)
     ocr.check()
 
-    def read(part: CorpusPart) -> CorpusPart:
-        return replace(part, read=partial(part.read, ocr=ocr), fingerprint=f"{part.fingerprint}:{languages}")
+    def scanned(part: CorpusPart) -> CorpusPart:
+        if part.path is None or kind_of(part.path) != ".pdf":
+            return part
+        read = partial(_read_file, part.path, part.name, ocr)
+        return replace(part, read=read, fingerprint=f"{part.fingerprint}:{languages}")
 
-    return replace(corpus, parts=[read(part) if part in scanned else part for part in corpus.parts])
+    return replace(corpus, parts=[scanned(part) for part in corpus.parts])
 
 
 def _read_file(path: Path, name: str, ocr: Tesseract | None = None) -> Iterator[tuple[Item, int]]:

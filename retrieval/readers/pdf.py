@@ -48,7 +48,7 @@ def read_pdf(file: OpenFile) -> Iterator[Item]:
     hyphenated = hyphenated_words(line for page in pages for block in page.blocks for line in block.lines)
     sections = tuple(sections_of(pages, marks, title, hyphenated))
     if not sections:
-        scans = "if they are scans, run text recognition (OCR) first, as --ocr LANGUAGES of an index's build does"
+        scans = "if they are scans, run text recognition (OCR) first, as `medagent index build --ocr LANGUAGES` does"
         raise UnusableFileError(f"has no text on its {count} pages; {scans}")
     title = title or title_from_name(file.name)
     yield from _left_out(file.name, [page.placed for page in pages])

@@ -13,7 +13,7 @@ from medagent.retrieval.readers.tesseract import Tesseract
 
 DPI, LONGEST = 300, 10_000  # resolution, and pixels of a page's longer side at most
 UNSURE, NOISE = 70, 30  # of 100: mean confidence of a page that is named, and of a word that is no word
-TALL = frozenset("bdfhklt")
+TALL, HANGING = frozenset("bdfhklt"), frozenset("gjpqyQ,;()[]/|")
 CAPITAL, SMALL = 0.65, 0.47  # heights of capital and small letters, of the size of letters
 
 
@@ -37,9 +37,12 @@ def recognized(page: pypdfium2.PdfPage, placed: PlacedPage, tesseract: Tesseract
 
 def _line(rows: list[dict[str, str]], scale: float) -> list[Word]:
     """The words of a line on one baseline: the median of their lower edges, but for letters that hang below it."""
-    boxes = [(row["text"], *(int(row[name]) / scale for name in ("left", "top", "width", "height"))) for row in rows]
-    lower = [y + height for text, _, y, _, height in boxes if not set(text) & set("gjpqyQ,;()[]/|")]
-    baseline = median(lower or [y + 0.8 * height for _, _, y, _, height in boxes])
-    tall = [baseline - y for text, _, y, _, _ in boxes if any(c.isupper() or c.isdigit() or c in TALL for c in text)]
-    size = median(tall) / CAPITAL if tall else median(baseline - y for _, _, y, _, _ in boxes) / SMALL
-    return [Word(text, x, x + width, baseline, max(size, 1.0)) for text, x, _, width, _ in boxes]
+    boxes: list[Word] = []
+    for row in rows:
+        x, y, width, height = (int(row[name]) / scale for name in ("left", "top", "width", "height"))
+        boxes.append(Word(row["text"], x, x + width, y + height, height))
+    lower = [box.y for box in boxes if not HANGING & set(box.text)]
+    baseline = median(lower or [box.y - 0.2 * box.size for box in boxes])
+    capital = [box for box in boxes if any(c in TALL or c.isupper() or c.isdigit() for c in box.text)]
+    size = median(baseline - box.y + box.size for box in capital or boxes) / (CAPITAL if capital else SMALL)
+    return [replace(box, y=baseline, size=max(size, 1.0)) for box in boxes]
