@@ -18,15 +18,7 @@ from medagent.errors import InputError
 from medagent.evaluation.benchmarks.source import BenchmarkSource, benchmark_digest, source_named
 from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprint
 from medagent.evaluation.metrics import ModeReport, report_mode
-from medagent.evaluation.modes import (
-    EVIDENCE_MODES,
-    SEARCH_MODES,
-    Mode,
-    baselines,
-    gold_passages,
-    modes_named,
-    orders,
-)
+from medagent.evaluation.modes import EVIDENCE_MODES, SEARCH_MODES, Mode, baselines, gold_passages, modes_named, orders
 from medagent.evaluation.names import ModeName, Prompting
 from medagent.evaluation.predictions import Prediction, PredictionLog
 from medagent.evaluation.prompting import solved_examples, with_prompting
@@ -80,10 +72,7 @@ class Evaluation:
         """Write report.json, report.md and report.html. In report.json the first mode's figures stand at the top."""
         settings, reports, questions = self.settings, self.reports, self.questions
         said = conclusions(
-            reports,
-            questions,
-            benchmark=str(settings["benchmark"]),
-            trained_here=_trained_here(str(settings["agent"])),
+            reports, questions, benchmark=str(settings["benchmark"]), trained_here=_trained_here(str(settings["agent"]))
         )
         simple = {
             name: value if isinstance(value, float) else asdict(value) for name, value in baselines(questions).items()

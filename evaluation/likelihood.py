@@ -60,11 +60,7 @@ class LikelihoodAgent(Agent):
     """An agent whose one turn names the likeliest option. Its policy must be a model of this process."""
 
     async def _roll_out(
-        self,
-        job: Job,
-        session: Session,
-        batcher: SearchBatcher,
-        on_turn: Callable[[Turn], None] | None = None,
+        self, job: Job, session: Session, batcher: SearchBatcher, on_turn: Callable[[Turn], None] | None = None
     ) -> Rollout:
         question = job.question
         if not question.options or question.form == "select_all":

@@ -21,19 +21,11 @@ from medagent.types import Question, Rollout, StopReason
 
 
 def run_benchmark(
-    agent: Agent,
-    questions: Sequence[Question],
-    *,
-    temperature: float = 0.0,
-    seed: int = 0,
+    agent: Agent, questions: Sequence[Question], *, temperature: float = 0.0, seed: int = 0
 ) -> list[Rollout]:
     """One rollout per question, in order. Temperature 0 is greedy."""
     jobs = [
-        Job(
-            question,
-            seed=rollout_seed(seed, iteration=-1, question_id=question.id, sample=0),
-            temperature=temperature,
-        )
+        Job(question, seed=rollout_seed(seed, iteration=-1, question_id=question.id, sample=0), temperature=temperature)
         for question in questions
     ]
     return agent.run_all(jobs)

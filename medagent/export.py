@@ -27,12 +27,7 @@ WATCHED = ("validation/accuracy", "reward/success", "rollout/searches", "rollout
 
 
 def export_merged(
-    agent: Path,
-    out: Path,
-    *,
-    dtype: str | None = None,
-    max_merge_lost: float = MAX_MERGE_LOST,
-    overwrite: bool = False,
+    agent: Path, out: Path, *, dtype: str | None = None, max_merge_lost: float = MAX_MERGE_LOST, overwrite: bool = False
 ) -> None:
     """Write an agent to `out` as one model, with the adapter merged into the base.
 

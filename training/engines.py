@@ -19,15 +19,7 @@ from medagent.models.merging import Form, MergeLoss
 from medagent.policies.turn_ends import end_token_ids
 from medagent.training.module import AgentModule
 
-__all__ = [
-    "Engine",
-    "EngineSetup",
-    "InProcessEngine",
-    "ModuleWeights",
-    "PolicyWeights",
-    "ServersEngine",
-    "VllmEngine",
-]
+__all__ = ["Engine", "EngineSetup", "InProcessEngine", "ModuleWeights", "PolicyWeights", "ServersEngine", "VllmEngine"]
 
 
 class ModuleWeights(PolicyWeights):

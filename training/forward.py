@@ -80,10 +80,7 @@ def selected_hidden_states(
     positions_BT = (attention_BT.long().cumsum(1) - 1).clamp(min=0)
     before_BT = attention_BT.flatten().long().cumsum(0).view_as(attention_BT) - attention_BT.long()
     hidden_1NH = hidden_states(
-        base,
-        input_ids=token_ids_BT[attention_BT][None],
-        position_ids=positions_BT[attention_BT][None],
-        use_cache=False,
+        base, input_ids=token_ids_BT[attention_BT][None], position_ids=positions_BT[attention_BT][None], use_cache=False
     )
     return SelectedHiddenStates(hidden_1NH[0, before_BT[mask_BT] - 1], tokens_A, mask_BT, num_read)
 

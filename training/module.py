@@ -325,10 +325,7 @@ class AgentModule(CheckedModule, ValidationModule):
         return [{"params": each, "lr": rates[name], "name": name} for name, each in self.shared_base.trained().items()]
 
     def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
+        self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Clip policy and critic apart, so that neither starves the other; log both norms before clipping."""
         for name, parameters in self.shared_base.trained().items():  # whatever the optimizer's groups

@@ -229,12 +229,7 @@ def teaches(scores: TokenScores, batch: Experience, *, kl_coef: float, entropy_c
 
 
 def value_loss(
-    values_BT: Tensor,
-    *,
-    old_values_BT: Tensor,
-    returns_BT: Tensor,
-    loss_weights_BT: Tensor,
-    clip: float | None = None,
+    values_BT: Tensor, *, old_values_BT: Tensor, returns_BT: Tensor, loss_weights_BT: Tensor, clip: float | None = None
 ) -> Tensor:
     """Half the weighted squared error of the critic; with `clip` the larger of it and the clipped move's."""
     error_BT = (values_BT - returns_BT).square()

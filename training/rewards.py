@@ -225,11 +225,7 @@ class SupportedCitations:
     """
 
     def __init__(
-        self,
-        outcome: Reward = OUTCOME,
-        supported: float = 0.2,
-        needless: float = 0.05,
-        support: str = RULES,
+        self, outcome: Reward = OUTCOME, supported: float = 0.2, needless: float = 0.05, support: str = RULES
     ) -> None:
         if supported < 0 or needless < 0:
             raise ConfigError(

@@ -22,12 +22,7 @@ def normal(text: str) -> str:
 
 
 def select(
-    candidates: Sequence[Draft],
-    *,
-    seed: int,
-    per_answer: int,
-    limit: int = 0,
-    analyser: Analyser,
+    candidates: Sequence[Draft], *, seed: int, per_answer: int, limit: int = 0, analyser: Analyser
 ) -> tuple[list[Draft], Counter[str]]:
     """The candidates taken, in the order of the seed, and how many were left out for which reason.
 

@@ -45,12 +45,7 @@ class VllmEngine(Engine):
 
     takes_adapters = True
 
-    def __init__(
-        self,
-        colocated: bool = False,
-        seeded: bool = True,
-        settings: VllmSettings = VllmSettings(),
-    ) -> None:
+    def __init__(self, colocated: bool = False, seeded: bool = True, settings: VllmSettings = VllmSettings()) -> None:
         self._colocated, self._seeded, self._settings = colocated, seeded, settings
         self.overlaps = not colocated
         self.trainer_share = 1.0 if colocated or settings.devices else 1.0 - settings.gpu_memory

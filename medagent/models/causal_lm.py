@@ -139,10 +139,7 @@ def _adapter_error(name: str, found: str) -> ConfigError:
 def _four_bits(compute: torch.dtype) -> BitsAndBytesConfig:
     """NF4 with doubly quantised constants, as QLoRA uses it (arXiv 2305.14314)."""
     return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=compute,
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute
     )
 
 

@@ -183,10 +183,7 @@ class CompletionSession:
         token_ids, logprobs = self._sampled(choice, max_tokens)
         length = choice.get("finish_reason") == "length"
         turn = self._ends.cut(
-            token_ids,
-            logprobs,
-            max_tokens=max_tokens,
-            otherwise=TurnStop.LENGTH if length else TurnStop.END_OF_TEXT,
+            token_ids, logprobs, max_tokens=max_tokens, otherwise=TurnStop.LENGTH if length else TurnStop.END_OF_TEXT
         )
         self._token_ids += turn.token_ids
         self._read, self._turn = len(self._token_ids), self._turn + 1

@@ -41,12 +41,7 @@ class HFPolicy:
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        lockstep: bool = True,
-        refill: bool = False,
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, lockstep: bool = True, refill: bool = False
     ) -> None:
         self.model, self.tokenizer, self._lockstep, self._refill = model, tokenizer, lockstep, refill
         use_grouped_attention(model)

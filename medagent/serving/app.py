@@ -120,10 +120,7 @@ class Service:
         app.get("/v1/models")(self.models)
         app.get("/v1/models/{model:path}", responses=ERRORS)(self.model)
         app.get("/healthz")(self.healthz)
-        app.get(
-            "/readyz",
-            responses={503: {"description": "a question would be refused, or would fail"}},
-        )(self.readyz)
+        app.get("/readyz", responses={503: {"description": "a question would be refused, or would fail"}})(self.readyz)
         app.get("/metrics", response_class=PlainTextResponse)(self.metrics)
 
     async def answers(self, body: AnswerRequest, request: Request) -> Response:

@@ -44,13 +44,7 @@ class SamplingCost:
 
 
 def collect(
-    agent: Agent,
-    draws: Iterator[Sequence[Job]],
-    reward: Reward,
-    *,
-    num_groups: int,
-    concurrency: int,
-    max_batches: int,
+    agent: Agent, draws: Iterator[Sequence[Job]], reward: Reward, *, num_groups: int, concurrency: int, max_batches: int
 ) -> tuple[list[Rollout], SamplingCost]:
     """The graded rollouts of `num_groups` groups, and their cost. A draw is the jobs of one group.
 

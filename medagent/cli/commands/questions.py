@@ -60,7 +60,4 @@ def questions_make(
     make_with_progress(index, Path(out), Making(top_k, per_answer, limit, seed, passages), responder, asking, test_sets)
 
 
-QUESTION_COMMANDS: dict[str, Any] = {
-    "_help": "Make questions from an index.",
-    "make": questions_make,
-}
+QUESTION_COMMANDS: dict[str, Any] = {"_help": "Make questions from an index.", "make": questions_make}
