@@ -18,11 +18,37 @@ from medagent.types import Rollout
 Reduction = Literal["rollout-mean", "token-mean", "rollout-sum"]
 
 
-class _Rows:
-    """Operations on tensors whose first dimension counts rollouts."""
+@dataclass
+class RolloutTensors:
+    """Rollouts as sampled, padded to the longest; floats are 0 off the mask. Fields are assigned to once."""
 
     token_ids_BT: Tensor
+    """[B, T] integer: prompt, actions and observations, exactly as sampled."""
     attention_BT: Tensor
+    """[B, T] bool: True at tokens, False at padding."""
+    mask_BT: Tensor
+    """[B, T] bool: True at action tokens, those that the policy sampled."""
+    turn_ids_BT: Tensor
+    """[B, T] integer: the turn of an action token, -1 elsewhere."""
+    groups_B: Tensor
+    """[B] integer: rollouts with equal numbers are samples of one question, to be compared with each other."""
+    rollout_logprobs_BT: Tensor
+    """[B, T] float: the sampler's log-prob of each action token."""
+    rewards_BT: Tensor
+    """[B, T] float: what was earned at each action token; its row's sum is everything a rollout earned."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set a field once; `ratio_segments_BT` again.
+
+        Raises:
+            FrozenInstanceError: any other field is there already.
+        """
+        if name in self.__dict__ and name != "ratio_segments_BT":
+            raise FrozenInstanceError(
+                f"{type(self).__name__}.{name}: found an assignment, wanted one to ratio_segments_BT alone. Make a "
+                "changed copy with dataclasses.replace."
+            )
+        object.__setattr__(self, name, value)
 
     def to(self, device: torch.device | str, **kwargs: Any) -> Self:
         """A copy on the device (Lightning calls this)."""
@@ -40,46 +66,18 @@ class _Rows:
         return replace(self, **changed)  # type: ignore[type-var]
 
 
-@dataclass(frozen=True)
-class RolloutTensors(_Rows):
-    """Rollouts as sampled, padded to the longest; floats are 0 off the mask."""
-
-    token_ids_BT: Tensor
-    """[B, T] integer: prompt, actions and observations, exactly as sampled."""
-    attention_BT: Tensor
-    """[B, T] bool: True at tokens, False at padding."""
-    mask_BT: Tensor
-    """[B, T] bool: True at action tokens, those that the policy sampled."""
-    turn_ids_BT: Tensor
-    """[B, T] integer: the turn of an action token, -1 elsewhere."""
-    groups_B: Tensor
-    """[B] integer: rollouts with equal numbers are samples of one question, to be compared with each other."""
-    rollout_logprobs_BT: Tensor
-    """[B, T] float: the sampler's log-prob of each action token."""
-    rewards_BT: Tensor
-    """[B, T] float: what was earned at each action token; its row's sum is everything a rollout earned."""
-
-
 @dataclass
-class Experience(_Rows):
-    """The rollouts of an optimizer step, ready for the loss; only `ratio_segments_BT` may be assigned to."""
+class Experience(RolloutTensors):
+    """The rollouts of an optimizer step, ready for the loss; only `ratio_segments_BT` may be assigned to again.
 
-    token_ids_BT: Tensor
-    """[B, T] integer: prompt, actions and observations, exactly as sampled."""
-    attention_BT: Tensor
-    """[B, T] bool: True at tokens, False at padding."""
-    mask_BT: Tensor
-    """[B, T] bool: True at action tokens that count."""
-    turn_ids_BT: Tensor
-    """[B, T] integer: the turn of an action token, -1 elsewhere."""
+    `mask_BT` marks the action tokens that count. `rewards_BT` are as the advantage saw them, KL penalty and bootstrap
+    included.
+    """
+
     ratio_segments_BT: Tensor
     """[B, T] integer: action tokens of one segment share one importance weight; -1 elsewhere."""
-    groups_B: Tensor
-    """[B] integer: rollouts with equal numbers are samples of one question."""
     evidence_BKF: Tensor
     """[B, K, F] float: what the critic is told before each turn and after the last; F is 0 where it is told nothing."""
-    rollout_logprobs_BT: Tensor
-    """[B, T] float: the sampler's log-prob of each action token."""
     old_logprobs_BT: Tensor
     """[B, T] float: log-probs of the policy that importance weights are taken against."""
     truncation_BT: Tensor
@@ -88,8 +86,6 @@ class Experience(_Rows):
     """[B, T] float: log-probs of the frozen start; 0 where `kl_coef` is 0."""
     values_BT: Tensor
     """[B, T] float: the critic's value before each token where it is read, 0 elsewhere."""
-    rewards_BT: Tensor
-    """[B, T] float: rewards as the advantage saw them, KL penalty and bootstrap included."""
     advantages_BT: Tensor
     """[B, T] float: the advantage of each action token."""
     returns_BT: Tensor
@@ -106,19 +102,6 @@ class Experience(_Rows):
     """[B] question and sample of each rollout, for messages; none where they are not known."""
     micro_batches: tuple[tuple[int, ...], ...] = ()
     """The rows of each micro-batch of an optimizer step; none where all rows are one micro-batch."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Set a field once; `ratio_segments_BT` again.
-
-        Raises:
-            FrozenInstanceError: any other field is there already.
-        """
-        if name in self.__dict__ and name != "ratio_segments_BT":
-            raise FrozenInstanceError(
-                f"Experience.{name}: found an assignment, wanted one to ratio_segments_BT alone. Make a changed copy "
-                "with dataclasses.replace."
-            )
-        object.__setattr__(self, name, value)
 
     def rows(self, indices: Sequence[int]) -> Experience:
         """The chosen rollouts, truncated to the longest of them, without metrics and micro-batches."""

@@ -194,28 +194,20 @@ def completion(
 ) -> dict[str, Any]:
     """A completion. By default no agent was asked for it, as for a title."""
     message = {"role": "assistant", "content": text, "refusal": None}
-    return {
-        "id": id,
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": model,
-        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish}],
-        "usage": usage,
-    }
+    return {**_body("chat.completion", id, model, {"message": message}, finish), "usage": usage}
 
 
 def chunk(
     id: str, model: str, delta: dict[str, Any], *, finish: str | None = None, extra: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """One piece of a streamed completion."""
-    return {
-        "id": id,
-        "object": "chat.completion.chunk",
-        "created": int(time.time()),
-        "model": model,
-        "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}],
-        **({"medagent": extra} if extra else {}),
-    }
+    body = _body("chat.completion.chunk", id, model, {"delta": delta}, finish)
+    return {**body, **({"medagent": extra} if extra else {})}
+
+
+def _body(kind: str, id: str, model: str, said: dict[str, Any], finish: str | None) -> dict[str, Any]:
+    choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish}
+    return {"id": id, "object": kind, "created": int(time.time()), "model": model, "choices": [choice]}
 
 
 def usage_chunk(id: str, model: str, usage: dict[str, int]) -> dict[str, Any]:
