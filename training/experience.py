@@ -63,7 +63,7 @@ class RolloutTensors:
     def _with(self, change: Callable[[str, Tensor], Tensor]) -> Self:
         tensors = {name: each for name, each in vars(self).items() if isinstance(each, Tensor)}
         changed = {name: change(name, each) for name, each in tensors.items()}
-        return replace(self, **changed)  # type: ignore[type-var]
+        return replace(self, **changed)
 
 
 @dataclass
