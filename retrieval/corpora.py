@@ -214,4 +214,5 @@ def _read_rows(rows: Iterable[dict[str, Any]], dataset: str, split: str) -> Iter
             return
         number += 1
         where = f"{dataset}:{split}, row {number}"
-        yield read_row({key.lower(): value for key, value in row.items()}, where, source=dataset), number
+        for item in read_row({key.lower(): value for key, value in row.items()}, where, source=dataset):
+            yield item, number

@@ -69,7 +69,14 @@ FORMATS = (
         "a sheet is a section, tables row by row, numbers as shown; with a column `text` or `abstract` as CSV",
     ),
     FileFormat((".pptx",), "office.read_pptx", ("PowerPoint",), "a slide is a section: shapes in order, tables, notes"),
-    FileFormat((".md", ".markdown"), "text.read_markdown", ("Markdown",), "by headings, tables row by row"),
+    FileFormat((".epub",), "epub.read_epub", ("EPUB",), "a book is a document, by the headings of its chapters"),
+    FileFormat(
+        (".md", ".markdown"),
+        "markdown.read_markdown",
+        ("Markdown",),
+        "by headings, tables row by row, HTML in it too",
+        2,
+    ),
     FileFormat(
         (".pdf",),
         "pdf.read_pdf",

@@ -26,10 +26,9 @@ def read_file(file: OpenFile) -> Iterator[Item]:
         yield Skipped(file.name, str(error))
 
 
-def read_row(row: dict[str, Any], where: str, *, source: str) -> Item:
-    """The document of a row of a hub's dataset."""
-    item: Item = import_module("medagent.retrieval.readers.rows").document_of_row(row, where, source=source)
-    return item
+def read_row(row: dict[str, Any], where: str, *, source: str) -> Iterator[Item]:
+    """The document of a row of a hub's dataset, and what was left out of it."""
+    yield from import_module("medagent.retrieval.readers.rows").documents_of_row(row, where, source=source)
 
 
 def read_documents(path: str | Path) -> Iterator[Item]:

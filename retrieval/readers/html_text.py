@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from html import escape, unescape
 from html.entities import html5
 
 from lxml import etree, html
 
-from medagent.retrieval.chunking import Section
-from medagent.retrieval.readers.base import table_lines
+from medagent.retrieval.bibliography import Bibliography, year_in
+from medagent.retrieval.chunking import Document, Section
+from medagent.retrieval.readers.base import Item, left_out_of, table_lines, usable
 from medagent.retrieval.readers.html_tree import INLINE, prepare
-from medagent.retrieval.readers.text import expand_ligatures
+from medagent.retrieval.readers.text import expand_ligatures, title_from_name
+from medagent.retrieval.readers.years import printed_year
+
+PARSER = html.HTMLParser(huge_tree=True)  # pictures may stand in the text
+TOP = 2_000  # characters at the head of a document that may state its year
 
 _BLOCKS = frozenset(
     "address article aside blockquote body caption center dd details div dl dt fieldset figcaption figure footer form "
@@ -41,7 +47,18 @@ def sections_of(tree: etree._Element, title: str = "") -> tuple[Section, ...]:
     return tuple(Section(heading, "\n".join(lines)) for heading, lines in sections if lines)
 
 
-def plain_text(fragment: str) -> str:
+def document_of(
+    name: str, title: str, trees: Iterable[etree._Element], left_out: Counter[str], about: Bibliography
+) -> Iterator[Item]:
+    """The document of a file's trees, with the year that is in `about` or printed, and what was left out."""
+    title = title or title_from_name(name)
+    sections = tuple(section for tree in trees for section in sections_of(tree, title))
+    year = year_in(about.date) or printed_year("\n".join(section.text for section in sections[:1])[:TOP])
+    yield usable(Document(title, sections, name, year=year, name=name, about=about), name, "has no text")
+    yield from left_out_of(name, left_out)
+
+
+def plain_text(fragment: str, left_out: Counter[str] | None = None) -> str:
     """The text of a field that may hold HTML: a line per block, struck-out text left out; other text is unchanged.
 
     >>> plain_text("p &lt; 0.05 at 10<sup>9</sup>/L, <del>9</del> <5 mg")
@@ -49,7 +66,7 @@ def plain_text(fragment: str) -> str:
     """
     for _ in range(2):  # some exports escape what is escaped already
         if "<" in fragment and _TAG.search(fragment):
-            fragment = _without_tags(fragment)
+            fragment = _without_tags(fragment, Counter() if left_out is None else left_out)
         elif "&" in fragment:
             fragment = _ENTITY.sub(_character, fragment)
         else:
@@ -62,14 +79,19 @@ def _character(entity: re.Match[str]) -> str:
     return unescape(entity[0]) if known else entity[0]
 
 
-def _without_tags(fragment: str) -> str:
+def without_entities(text: str) -> str:
+    """Marked-up text with its characters in place of entities, but for those that XML needs."""
+    return _ENTITY.sub(lambda found: escape(_character(found), quote=False), text)
+
+
+def _without_tags(fragment: str, left_out: Counter[str]) -> str:
     pieces = _TAG.split(fragment)
     pieces[::2] = [escape(_ENTITY.sub(_character, text), quote=False) for text in pieces[::2]]
     if not _BLOCK.search(fragment):  # then its line ends are meant
         pieces[::2] = [text.replace("\n", "<br><br>") for text in pieces[::2]]
     whole = re.sub(r"(</?)jats:", r"\1", re.sub(r"(</?)jats:title\b", r"\1h4", "".join(pieces), flags=re.I), flags=re.I)
     tree = html.fragment_fromstring(whole, create_parent="div")
-    prepare(tree)
+    left_out += prepare(tree)
     return "\n".join(line for _, line in lines_of(tree))
 
 
@@ -95,7 +117,7 @@ def lines_of(node: etree._Element) -> Iterator[tuple[str, str]]:
             return
         if part.tag in _BLOCKS:
             yield from flushed()
-        parts.append("\r" if part.tag == "br" else " ".join((part.text or "").split("\n")))
+        parts.append("\r" if part.tag == "br" else " ".join((part.text or part.get("alt") or "").split("\n")))
         held = within or part.tag in ("p", "li", "dd", "blockquote", "table")
         for child in part:
             yield from walk(child, held)

@@ -15,7 +15,11 @@ from medagent.retrieval.readers.text import superscript
 CHARSET = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 _STRUCK = re.compile(r"text-decoration[\w-]*\s*:[^;]*line-through", re.IGNORECASE)
-_SILENT = {"template", "noscript", "script", "style"}
+_CONDITIONAL = re.compile(r"/\*.*?\*/|@[^{}]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", re.DOTALL)
+_RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
+_SELECTOR = re.compile(r"([\w-]*)(?:([.#])([\w-]+))?")
+_WARNING = re.compile(r"warn|caution|alert|danger|important|callout|admonition|note|contraindic", re.IGNORECASE)
+_SILENT = {"template", "noscript", "script", "style", "annotation"}
 _MENUS = {"nav", "header", "footer", "aside", "form", "button", "select"}
 INLINE = frozenset(
     "a abbr acronym b bdi bdo big br cite code col colgroup del dfn em font i img ins kbd label mark math q s samp "
@@ -25,11 +29,18 @@ _LINKED = re.compile(r"[\W\d]*[a-z]?[\W\d]*")
 _MAX_COLUMNS = 60
 
 
-def prepare(tree: HtmlElement) -> Counter[str]:
-    """Make a tree ready in place; counts what was left out: "struck-out text", "hidden text"."""
+def prepare(tree: HtmlElement, css: str = "") -> Counter[str]:
+    """Make a tree ready in place; counts what was left out: "struck-out text", "hidden text". `css` is its style."""
+    _apply_style(tree, "".join([css, *(str(node.text) for node in tree.iter("style"))]))
     left_out = _leave_out(tree)
     for node in tree.iter("br", "p", "div", "li"):
         node.tail = f" {node.tail or ''}"
+    for aside in tree.iter("aside"):  # in search of the main text these would be taken for menus
+        if _WARNING.search(f"{aside.get('class')} {aside.get('role')}"):
+            aside.tag = "div"
+    for formula in tree.iter("msup", "mfrac"):
+        if len(formula) == 2:
+            formula[0].tail = "^" if formula.tag == "msup" else "/"
     for mark in list(tree.iter("sup", "sub")):
         _set_in_line(mark)
     for figure in list(tree.iter("figcaption")):
@@ -39,6 +50,18 @@ def prepare(tree: HtmlElement) -> Counter[str]:
     for terms in list(tree.iter("dl")):
         _plain_list(terms)
     return left_out
+
+
+def _apply_style(tree: HtmlElement, css: str) -> None:
+    """Write into elements what a style sheet strikes out or hides, by simple selectors; not what is for print alone."""
+    for selectors, said in _RULE.findall(_CONDITIONAL.sub("", css)):
+        if _STRUCK.search(said) or _HIDDEN.search(said):
+            found = (_SELECTOR.fullmatch(each.strip()) for each in selectors.split(","))
+            wanted = {(each[1].lower(), each[2] or "", each[3] or "") for each in found if each and each[0]}
+            for node in tree.iter(html.etree.Element):
+                names = [("", ""), *((".", each) for each in node.get("class", "").split()), ("#", node.get("id"))]
+                if any((tag, *name) in wanted for tag in ("", node.tag) for name in names):
+                    node.set("style", f"{node.get('style', '')};{said}")
 
 
 def _leave_out(tree: HtmlElement) -> Counter[str]:

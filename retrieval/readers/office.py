@@ -23,7 +23,7 @@ from pptx.oxml.ns import qn
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.readers import base
 from medagent.retrieval.readers.base import Item, LeftOut, OpenFile, UnusableFileError, table_lines
-from medagent.retrieval.readers.tables import document_of_cells, known_name
+from medagent.retrieval.readers.tables import documents_of_cells, known_name
 from medagent.retrieval.readers.text import NO_TITLE, superscript, title_from_name
 
 _OLE = b"\xd0\xcf\x11\xe0"  # begins encrypted files, and those of before 2007
@@ -93,7 +93,7 @@ def _workbook(raw: bytes, name: str, counts: Counter[str]) -> list[Item]:
         fields = [known_name(cell) for row in rows[first : first + 1] for cell in row.cells]
         if "text" in fields and len({*fields, ""}) > 2:
             for row in rows[first + 1 :]:
-                found.append(document_of_cells(fields, row.cells, f"{name}, {sheet.title}, row {row.number}", name))
+                found.extend(documents_of_cells(fields, row.cells, f"{name}, {sheet.title}, row {row.number}", name))
         elif rows:
             sections.append(Section(sheet.title, "\n".join(_sheet_lines(rows)), kind="table"))
     _count_unread(raw, book, counts)

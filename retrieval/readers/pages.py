@@ -11,12 +11,13 @@ from trafilatura.htmlprocessing import convert_to_html
 from trafilatura.settings import Document as TrafilaturaDocument
 from trafilatura.utils import load_html
 
-from medagent.retrieval.bibliography import year_in
+from medagent.retrieval.bibliography import Bibliography, year_in
 from medagent.retrieval.chunking import Document
 from medagent.retrieval.readers.base import Item, OpenFile, UnusableFileError, left_out_of, usable
-from medagent.retrieval.readers.html_text import sections_of
+from medagent.retrieval.readers.html_text import TOP, sections_of
 from medagent.retrieval.readers.html_tree import CHARSET, prepare
 from medagent.retrieval.readers.text import expand_ligatures, title_from_name
+from medagent.retrieval.readers.years import printed_year, published
 
 # It tells in the log of every page that has little text; what has none is reported here.
 logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
@@ -25,6 +26,7 @@ logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
 def read_html(file: OpenFile) -> Iterator[Item]:
     """One document of a page's main text: menus, banners and footers are left out, tables kept."""
     tree = load_html(file.text(declared=CHARSET))
+    date = "" if tree is None else published(tree)
     left_out = Counter[str]() if tree is None else prepare(tree)
     made = tree is not None and trafilatura.bare_extraction(
         tree, include_comments=False, include_tables=True, favor_recall=True, with_metadata=True
@@ -33,6 +35,7 @@ def read_html(file: OpenFile) -> Iterator[Item]:
         raise UnusableFileError("has no main text")
     title = expand_ligatures(str(made.title or "")).strip() or title_from_name(file.name)
     sections, source = sections_of(convert_to_html(made.body), title), str(made.sitename or file.name)
-    found = Document(title, sections, source, year=year_in(made.date), name=file.name)
+    year = year_in(date) or printed_year("\n".join(section.text for section in sections[:1])[:TOP])
+    found = Document(title, sections, source, year=year, name=file.name, about=Bibliography(date=date))
     yield usable(found, file.name, "has no main text")
     yield from left_out_of(file.name, left_out)

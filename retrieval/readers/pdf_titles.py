@@ -16,32 +16,16 @@ from medagent.retrieval.passages import replace_surrogates
 from medagent.retrieval.readers.pdf_blocks import GRID, ReadPage
 from medagent.retrieval.readers.pdf_lines import joined
 from medagent.retrieval.readers.text import NO_TITLE
+from medagent.retrieval.readers.years import BEGINS, YEAR, printed_year
 
 _XMP = re.compile(rb"prism:(?:publicationDate|coverDate)(?:>|\s*=\s*[\"'])\s*((?:1[89]|20)\d\d)(?!\d)")
-_YEAR = r"((?:1[89]|20)\d\d)(?!\d)"
-_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
-_DATE = (
-    rf"(?:(?:\d\d?(?:st|nd|rd|th)?\s+)?{_MONTH},?\s+(?:\d\d?,\s*)?{_YEAR}|\d\d?[./]\d\d?[./]{_YEAR}"
-    rf"|{_YEAR}(?:-\d\d){{0,2}})"
-)
-_BEGINS = r"(?:^|[|;.•·]|(?<=\d\d\d\d)\s)\s*"
-# Statements of publication, the surest first. "Published in 2015, the trial ..." is none.
-_PRINTED = (
-    rf"{_BEGINS}(?:first\s+)?(?:published(?:\s+online)?|publication date|date of (?:publication|issue)|issued"
-    rf"|issue date)(?::\s*|\s+(?:on\s+|in\s+)?){_DATE}(?=\s*(?:$|[.;|)•·]\D))",
-    rf"{_BEGINS}(?:version|edition|v\.?)\s*\d+(?:\.\d+)*(?:\s*[,;:(|–-]\s*|\s+(?:of\s+)?)(?:date:\s*)?{_DATE}",
-    rf"{_BEGINS}(?:(?:copyright\s*)?(?:©|\(c\))|copyright)\s*{_YEAR}(?!\s*[-–,])",
-)
+_COPYRIGHT = rf"{BEGINS}(?:(?:copyright\s*)?(?:©|\(c\))|copyright)\s*{YEAR}(?!\s*[-–,])"
 
 
 def year_of(file: bytes, first_page: str) -> int | None:
     """The year of publication by the file's PRISM metadata, or as its first page states it; None where two differ."""
-    printed = (re.findall(pattern, first_page, re.IGNORECASE | re.MULTILINE) for pattern in _PRINTED)
-    for found in (_XMP.findall(file)[-1:], *printed):
-        years = {int(year) for each in found for year in ([each] if isinstance(each, bytes | str) else each) if year}
-        if years:
-            return years.pop() if len(years) == 1 else None
-    return None
+    stated = _XMP.findall(file)[-1:]
+    return int(stated[0]) if stated else printed_year(first_page, _COPYRIGHT)
 
 
 @dataclass(frozen=True)

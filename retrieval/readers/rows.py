@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
@@ -12,7 +13,7 @@ import ijson
 
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.passages import id_of_row, passage_from_row
-from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped, UnusableFileError, usable
+from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped, UnusableFileError, left_out_of, usable
 from medagent.retrieval.readers.html_text import plain_text
 
 LONGEST_LINE = 64 << 20  # bytes; a longer one is no row
@@ -38,7 +39,7 @@ def read_json_lines(file: OpenFile) -> Iterator[Item]:
             except (ValueError, RecursionError) as error:  # JSON's and Unicode's errors are both ValueErrors
                 yield Skipped(where, f"no JSON object in UTF-8 ({error})")
                 continue
-            yield document_of_row(row, where, source=file.name)
+            yield from documents_of_row(row, where, source=file.name)
     except UNREADABLE as error:
         raise UnusableFileError(f"cannot be read after line {number:,} ({error}); what came before is used") from error
     if not number:
@@ -50,7 +51,7 @@ def read_json_array(file: OpenFile) -> Iterator[Item]:
     number = 0
     try:
         for number, row in enumerate(_objects(file), start=1):
-            yield document_of_row(row, f"{file.name}, row {number}", source=file.name)
+            yield from documents_of_row(row, f"{file.name}, row {number}", source=file.name)
     except (ijson.JSONError, UnicodeDecodeError, *UNREADABLE) as error:
         raise UnusableFileError(f"cannot be read after row {number:,} ({error}); what came before is used") from error
     if not number:
@@ -87,15 +88,17 @@ def _without_mark(stream: IO[bytes]) -> IO[bytes]:
     return buffered
 
 
-def document_of_row(row: Any, where: str, *, source: str) -> Item:
-    """A document of a row's fields; `source` stands in for a row that names none."""
+def documents_of_row(row: Any, where: str, *, source: str) -> Iterator[Item]:
+    """The document of a row's fields, and what was left out of them; `source` stands in for a row that names none."""
     try:
         passage = passage_from_row(dict(row) if isinstance(row, Mapping) else row)
     except ValueError as error:
-        return Skipped(where, str(error))
+        yield Skipped(where, str(error))
+        return
+    left_out = Counter[str]()
     document = Document(
-        " ".join(plain_text(passage.title).split("\n")),
-        (Section(" ".join(plain_text(passage.section).split("\n")), plain_text(passage.text)),),
+        " ".join(plain_text(passage.title, left_out).split("\n")),
+        (Section(" ".join(plain_text(passage.section, left_out).split("\n")), plain_text(passage.text, left_out)),),
         passage.source or source,
         id=id_of_row(row),
         year=passage.year,
@@ -103,4 +106,5 @@ def document_of_row(row: Any, where: str, *, source: str) -> Item:
         group=passage.document,
         about=passage.about,
     )
-    return usable(document, where)
+    yield usable(document, where)
+    yield from left_out_of(where, left_out)

@@ -14,7 +14,7 @@ from typing import IO
 from medagent.retrieval.bibliography import plain_doi
 from medagent.retrieval.passages import TEXT_FIELDS
 from medagent.retrieval.readers.base import SAMPLE, UNREADABLE, Item, OpenFile, Skipped, encoding_of
-from medagent.retrieval.readers.rows import document_of_row
+from medagent.retrieval.readers.rows import documents_of_row
 
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a column may hold a whole article
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
@@ -71,13 +71,13 @@ def read_table(file: OpenFile) -> Iterator[Item]:
             elif any(cell.strip() for cell in row[len(names) :]):
                 yield Skipped(where, f"has more cells than the header; is a {delimiter!r} unquoted?")
             elif any(row):
-                yield document_of_cells(names, row, where, file.name)
+                yield from documents_of_cells(names, row, where, file.name)
     except (csv.Error, *UNREADABLE) as error:
         yield Skipped(file.name, f"cannot be read after line {number:,} ({error}); what came before is used")
 
 
-def document_of_cells(names: Sequence[str], row: Sequence[str], where: str, source: str) -> Item:
-    """A document of a row of cells; `names` has a field for each cell, or an empty text."""
+def documents_of_cells(names: Sequence[str], row: Sequence[str], where: str, source: str) -> Iterator[Item]:
+    """The document of a row of cells; `names` has a field for each cell, or an empty text."""
     fields: dict[str, str] = {}
     for name, cell in zip(names, row, strict=False):
         if name and cell.strip() and name not in fields:
@@ -86,7 +86,7 @@ def document_of_cells(names: Sequence[str], row: Sequence[str], where: str, sour
         fields["id"] = f"pmid:{fields['pmid'].strip()}"
     elif "id" not in fields and fields.get("doi", "").strip():
         fields["id"] = f"doi:{plain_doi(fields['doi'])}"
-    return document_of_row(fields, where, source=source)
+    yield from documents_of_row(fields, where, source=source)
 
 
 def known_name(column: str) -> str:

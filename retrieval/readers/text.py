@@ -1,4 +1,4 @@
-"""Text and Markdown: each file is one document, and Markdown headings begin sections."""
+"""Files of plain text, and what readers of all kinds do with text."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.normalization import strip_images
 from medagent.retrieval.readers.base import Item, OpenFile
 from medagent.retrieval.readers.medline import is_medline, medline_records
 
-_HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*#*$")
-_FENCE = re.compile(r"^\s*(```|~~~)")
 _LIGATURES = re.compile("[\ufb00-\ufb06]")
 _EXPONENT = re.compile(r"[-−–+]?\d+")
 _MARK = re.compile(r"[\d,;*†‡§¶#()\[\]\s–—-]+|[a-z]")
@@ -23,7 +20,8 @@ _PARAGRAPHS = re.compile(r"\n\s*\n")
 
 # Titles that programs write into the properties of files.
 NO_TITLE = re.compile(
-    r"^\W*$|^untitled|^microsoft (word|powerpoint|excel)|^powerpoint|^(document|presentation|slide|layout|title)\W*\d*$"
+    r"^\W*$|^untitled|^word document$"
+    r"|^microsoft (word|powerpoint|excel)|^powerpoint|^(document|presentation|slide|layout|title)\W*\d*$"
     r"|^\(?(anonymous|unspecified|none|unknown|temp|test|draft)\)?$|^\S*(_|\d{3})\S*$|[\\/]\S+[\\/]"
     r"|\.(docx?|pdf|indd|qxd|qxp|tex|dvi|rtf|odt|pptx?|xlsx?)\b",
     re.IGNORECASE,
@@ -37,31 +35,6 @@ def read_text(file: OpenFile) -> Iterator[Item]:
         yield from medline_records(text, file.name)
         return
     yield Document(title_from_name(file.name), (Section("", join_wrapped_lines(text)),), file.name, name=file.name)
-
-
-def read_markdown(file: OpenFile) -> Iterator[Item]:
-    """One document: the first top-level heading is its title, and each later one begins a section."""
-    text = strip_images(file.text())
-    title, heading, sections = "", "", []
-    held: list[str] = []
-    fenced = False
-    for line in [*text.split("\n"), "# "]:
-        fenced ^= bool(_FENCE.match(line))
-        match = None if fenced else _HEADING.match(line)
-        if match is None and line != "# ":
-            held.append(line)
-            continue
-        sections.append(Section(heading, join_wrapped_lines("\n".join(held))))
-        held = []
-        heading = match.group(2) if match else ""
-        if match and len(match.group(1)) == 1 and not title and not any(section.text for section in sections):
-            title, heading = heading, ""
-    yield Document(
-        title or title_from_name(file.name),
-        tuple(section for section in sections if section.text),
-        file.name,
-        name=file.name,
-    )
 
 
 def join_wrapped_lines(text: str) -> str:

@@ -12,15 +12,12 @@ import mammoth
 from lxml import etree, html
 from mammoth.docx.dingbats import dingbats
 
-from medagent.retrieval.chunking import Document
-from medagent.retrieval.readers.base import Item, OpenFile, UnusableFileError, is_number, left_out_of, usable
-from medagent.retrieval.readers.html_text import lines_of, sections_of
+from medagent.retrieval.bibliography import Bibliography
+from medagent.retrieval.readers.base import Item, OpenFile, UnusableFileError, is_number
+from medagent.retrieval.readers.html_text import PARSER, document_of, lines_of
 from medagent.retrieval.readers.html_tree import paragraph, plain_table, prepare
-from medagent.retrieval.readers.text import title_from_name
+from medagent.retrieval.readers.text import NO_TITLE
 
-_RUBBISH = re.compile(
-    r"\W*|untitled.*|(?:microsoft )?word\b.*|document\W*\d*|titel|title|.*\.do[ct][xm]?", re.IGNORECASE
-)
 _OFF = ("0", "false", "off", "none", None)
 _PLAIN = ("fldSimple", "dir", "bdo", "ruby", "rubyBase", "oMathPara")  # elements whose content counts, not they
 _OTHERS = {"cr": "br", "ptab": "tab"}
@@ -37,14 +34,13 @@ def read_word(file: OpenFile) -> Iterator[Item]:
         raise UnusableFileError(
             f"is no readable Word file ({type(error).__name__}: {error}); is it encrypted?"
         ) from error
-    tree = html.fragment_fromstring(page, create_parent="div")
+    tree = html.fragment_fromstring(page, create_parent="div", parser=PARSER)
     _place_notes(tree)
     _prepare_tables(tree)
     prepare(tree)
     headline = next((" ".join(node.text_content().split()) for node in tree.findall(".//h1[@class='title']")), "")
-    title = headline or ("" if _RUBBISH.fullmatch(named) else named) or title_from_name(file.name)
-    yield usable(Document(title, sections_of(tree, title), file.name, name=file.name), file.name, "has no text")
-    yield from left_out_of(file.name, left_out)
+    title = headline or ("" if NO_TITLE.search(named) else named)
+    yield from document_of(file.name, title, [tree], left_out, Bibliography())
 
 
 def _place_notes(tree: html.HtmlElement) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from medagent.retrieval.readers import LeftOut, read_documents
 from medagent.retrieval.readers.html_text import plain_text
-from tests.retrieval.support import read, texts
+from tests.retrieval.support import items, read, texts
 
 
 def left_out(path: Path) -> list[str]:
@@ -56,3 +57,103 @@ def test_struck_out_and_hidden_text_of_pages_is_left_out_and_counted(tmp_path: P
     said = "The old dose of demohtm was 5 mg each day in all adults of the ward.\nNever above 10 mg."
     assert texts([document]) == [[("", said)]]
     assert left_out(tmp_path / "a.html") == ["3 struck-out texts, 1 hidden text"]
+
+
+def test_what_style_sheets_strike_out_or_hide_is_left_out_and_warnings_stay(tmp_path: Path) -> None:
+    page = (
+        "<html><head><title>T</title><style>span.old, #x { color: red; text-decoration: line-through }"
+        "@media print { p { display: none } } .draft{display:none}</style></head><body><main><h1>T</h1>"
+        "<p>Adults are given <span class='a old'>50 mg</span> 5 mg once a day, and never <b id='x'>9 mg</b> 7 mg.</p>"
+        "<aside class='warning'><p>Never give it with alcohol, because breathing stops.</p></aside>"
+        "<p class='draft'>Perhaps 6 mg.</p><p>At <math><msup><mn>10</mn><mn>9</mn></msup></math>/L it is stopped.</p>"
+    )
+    (document,), _ = read(tmp_path, "a.html", page)
+    wanted = "Adults are given 5 mg once a day, and never 7 mg.\nNever give it with alcohol, because breathing stops.\n"
+    assert texts([document]) == [[("", f"{wanted}At 10^9/L it is stopped.")]]
+    assert left_out(tmp_path / "a.html") == ["2 struck-out texts, 1 hidden text"]
+
+
+@pytest.mark.parametrize(
+    ("head", "said", "year"),
+    [
+        ('<meta name="citation_publication_date" content="2019/03/01">', "", 2019),
+        ('<meta property="article:published_time" content="2020-01-02T10:00">', "", 2020),
+        ('<meta name="DC.Date.Issued" content="2018">', "", 2018),
+        ('<script type="application/ld+json">{"dateModified": "2024", "datePublished": "2017-05"}</script>', "", 2017),
+        ("", "Published: 14 March 2016", 2016),
+        ('<meta name="last-modified" content="2026-01-09"><meta name="date" content="2025-01-01">', "", None),
+        ('<meta property="article:modified_time" content="2025-02-02">', "Published trials since 2011 agree.", None),
+    ],
+)  # fmt: skip
+def test_only_a_stated_publication_dates_a_page(tmp_path: Path, head: str, said: str, year: int | None) -> None:
+    body = f"<p>{said}</p><p>Adults are given 5 mg once a day in the evening, and children are not treated.</p>"
+    page = f"<html><head><title>T</title>{head}</head><body><main><h1>T</h1>{body}</main><footer>&copy; 2026</footer>"
+    assert read(tmp_path, "a.html", page)[0][0].year == year
+
+
+def test_markdown_as_its_reader_sees_it(tmp_path: Path) -> None:
+    text = """---
+title: Lithium levels
+date: 2021-11-30
+---
+Aim for ~~9~~ 0.6&nbsp;mmol/L,[^a] <del>daily</del> <!-- 7? --> weekly at 10^9^/L or 10<sup>-6</sup>.
+
+Dose
+----
+
+| Drug | Dose |
+|------|------|
+| ~~fictopril~~ fictarol | 5 mg \\| 6 mg |
+
+> Stop\nat 2.
+
+[^a]: Not in children.
+[b]: https://example.org "9 mg"
+"""
+    (document,), _ = read(tmp_path, "a.md", text)
+    assert (document.title, document.year, document.about.date) == ("Lithium levels", 2021, "2021-11-30")
+    said = "Drug: fictarol; Dose: 5 mg | 6 mg\nStop at 2.\nNot in children."
+    assert texts([document]) == [[("", "Aim for 0.6 mmol/L, weekly at 10^9/L or 10^-6."), ("Dose", said)]]
+    assert left_out(tmp_path / "a.md") == ["3 struck-out texts"]
+
+
+def book(path: Path, *, locked: str = "") -> Path:
+    chapter = (
+        "<?xml version='1.0' encoding='utf-8'?><!DOCTYPE html><html xmlns='http://www.w3.org/1999/xhtml'><head><title/>"
+    )
+    chapter += (
+        "</head><body><h1>{}</h1><p>Give <span class='old'>50</span> 5&nbsp;mg at 10<sup>9</sup>/L.</p></body></html>"
+    )
+    items = {"nav": "n.xhtml", "b": "b%20b.xhtml", "a": "a.xhtml", "gone": "gone.xhtml"}
+    manifest = "".join(f"<item id='{id}' href='{at}' properties='{id}'/>" for id, at in items.items())
+    spine = "".join(f"<itemref idref='{id}'/>" for id in ("nav", "a", "b"))
+    dates = "".join(
+        f"<d:date o:event='{event}'>{year}</d:date>" for event, year in (("creation", 2009), ("publication", 2018))
+    )
+    package = (
+        "<package xmlns='http://www.idpf.org/2007/opf' xmlns:o='http://www.idpf.org/2007/opf' "
+        "xmlns:d='http://purl.org/dc/elements/1.1/'><metadata><d:title>Manual</d:title><d:creator>A. Muster</d:creator>"
+        f"{dates}<d:language>en</d:language></metadata><manifest>{manifest}</manifest><spine>{spine}</spine></package>"
+    )
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("META-INF/container.xml", "<c><rootfile full-path='O/c.opf'/></c>")
+        file.writestr("O/c.opf", package)
+        file.writestr("O/s.css", ".old { text-decoration: line-through }")
+        for name in ("n", "a", "b b", "gone"):
+            file.writestr(f"O/{name}.xhtml", chapter.format(name))
+        if locked:
+            file.writestr("META-INF/encryption.xml", f"<e><CipherReference URI='{locked}'/></e>")
+    return path
+
+
+def test_books_are_read_in_their_order_by_headings(tmp_path: Path) -> None:
+    (document,), skipped = items(book(tmp_path / "a.epub", locked="O/font.otf"))
+    assert (document.title, document.year, skipped) == ("Manual", 2018, [])
+    assert (document.about.authors, document.about.language) == (("A. Muster",), "en")
+    assert texts([document]) == [[("a", "Give 5 mg at 10^9/L."), ("b b", "Give 5 mg at 10^9/L.")]]
+    assert left_out(tmp_path / "a.epub") == ["2 struck-out texts"]
+
+
+def test_encrypted_books_and_damaged_ones_are_refused(tmp_path: Path) -> None:
+    assert "is encrypted (DRM)" in items(book(tmp_path / "a.epub", locked="O/b%20b.xhtml"))[1][0].reason
+    assert "is no readable EPUB" in read(tmp_path, "b.epub", b"PK no")[1][0].reason

@@ -96,7 +96,7 @@ def test_markdown_headings_lists_and_code(tmp_path: Path) -> None:
     text = "# Gout\n\nIt\nhurts.\n\n## Treatment\n- colchicine\n- rest\n\n```\n# no heading\n```\n\n### Dose ##\n\n"
     documents, _ = read(tmp_path, "gout.md", text)
     assert documents[0].title == "Gout"
-    assert texts(documents) == [[("", "It hurts."), ("Treatment", "- colchicine\n- rest\n``` # no heading ```")]]
+    assert texts(documents) == [[("", "It hurts."), ("Treatment", "colchicine\nrest\n# no heading")]]
 
 
 def jats(
