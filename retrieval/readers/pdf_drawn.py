@@ -20,6 +20,9 @@ COVERED = 0.5  # share of a line that letters must fill; one that reaches furthe
 SHOWN = 8  # levels of gray by which ink differs from the paper
 
 
+Box = tuple[float, ...]  # left, bottom, right, top
+
+
 @dataclass(frozen=True)
 class DrawnLine:
     """A drawn line or box; a line has no height or no width but its own."""
@@ -49,7 +52,7 @@ def upright(x: float, y: float, angle: int) -> tuple[float, float]:
     return x * math.cos(turn) - y * math.sin(turn), -x * math.sin(turn) - y * math.cos(turn)
 
 
-def upright_box(box: Sequence[float], angle: int) -> DrawnLine:
+def upright_box(box: Box, angle: int) -> DrawnLine:
     """A box of the page, given by its left, bottom, right and top, as one reads text of this angle."""
     left, bottom, right, top = box
     corners = [upright(x, y, angle) for x in (left, right) for y in (bottom, top)]
@@ -57,54 +60,56 @@ def upright_box(box: Sequence[float], angle: int) -> DrawnLine:
     return DrawnLine(min(across), min(down), max(across), max(down))
 
 
-def drawn_lines(page: pypdfium2.PdfPage, angle: int) -> Iterator[DrawnLine]:
-    """Drawn lines and boxes, and no curves."""
-    for number, drawn in enumerate(page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH], max_depth=1)):
-        if number > MAX_PATHS:
-            return
-        yield upright_box(drawn.get_bounds(), angle)
+def drawn_boxes(page: pypdfium2.PdfPage) -> list[Box]:
+    """The bounds of drawn paths: left, bottom, right, top."""
+    boxes, edges = list[Box](), [ctypes.c_float() for _ in range(4)]
+    for number in range(raw.FPDFPage_CountObjects(page)):
+        drawn = raw.FPDFPage_GetObject(page, number)
+        if raw.FPDFPageObj_GetType(drawn) == raw.FPDF_PAGEOBJ_PATH and len(boxes) <= MAX_PATHS:
+            raw.FPDFPageObj_GetBounds(drawn, *edges)
+            boxes.append(tuple(edge.value for edge in edges))
+    return boxes
 
 
-def _annotated(page: pypdfium2.PdfPage, angle: int) -> Iterator[DrawnLine]:
-    """The middle lines of the StrikeOut annotations that are shown."""
+def _annotated(page: pypdfium2.PdfPage) -> Iterator[Box]:
+    """The bounds of the StrikeOut annotations that are shown, line by line."""
     quad = raw.FS_QUADPOINTSF()
     for number in range(raw.FPDFPage_GetAnnotCount(page)):
         note = raw.FPDFPage_GetAnnot(page, number)
         hidden = raw.FPDFAnnot_GetFlags(note) & raw.FPDF_ANNOT_FLAG_HIDDEN
         if raw.FPDFAnnot_GetSubtype(note) == raw.FPDF_ANNOT_STRIKEOUT and not hidden:
             for at in range(raw.FPDFAnnot_CountAttachmentPoints(note)):
-                raw.FPDFAnnot_GetAttachmentPoints(note, at, ctypes.byref(quad))
+                raw.FPDFAnnot_GetAttachmentPoints(note, at, quad)
                 xs, ys = (quad.x1, quad.x2, quad.x3, quad.x4), (quad.y1, quad.y2, quad.y3, quad.y4)
-                box = upright_box((min(xs), min(ys), max(xs), max(ys)), angle)
-                middle = (box.y0 + box.y1) / 2
-                yield DrawnLine(box.x0, middle, box.x1, middle)
+                yield min(xs), min(ys), max(xs), max(ys)
         raw.FPDFPage_CloseAnnot(note)
 
 
-def struck_out(page: pypdfium2.PdfPage, letters: Sequence[Letter]) -> tuple[set[int], set[DrawnLine], int]:
-    """Letters that lines or annotations strike out, by their place; those lines; and how many texts that makes."""
-    met: dict[DrawnLine, list[Letter]] = defaultdict(list)
-    for angle in {letter.angle for letter in letters if letter.size}:
-        lines: dict[int, list[DrawnLine]] = defaultdict(list)
-        for line in (*drawn_lines(page, angle), *_annotated(page, angle)):
-            if line.y1 - line.y0 <= 2 * THIN and line.x1 - line.x0 > 1:
-                lines[round(line.y0 + line.y1) // 2].append(line)
-        for letter in letters if lines else ():
-            top, bottom = (letter.y - share * letter.size for share in reversed(BAND))
-            for height in range(math.floor(top), math.ceil(bottom) + 1) if letter.angle == angle else ():
-                for line in lines.get(height, ()):
-                    thin = line.y1 - line.y0 <= 0.2 * letter.size
-                    within = line.x0 <= (letter.x0 + letter.x1) / 2 <= line.x1
-                    if thin and within and top <= (line.y0 + line.y1) / 2 <= bottom:
-                        met[line].append(letter)
-    strikes = {
-        line
-        for line, found in met.items()
-        if sum(letter.x1 - letter.x0 for letter in found) >= COVERED * (line.x1 - line.x0)
-    }
-    gone = {letter.at for line in strikes for letter in met[line]}
+def struck_out(
+    page: pypdfium2.PdfPage, letters: Sequence[Letter], boxes: Sequence[Box]
+) -> tuple[set[int], set[Box], int]:
+    """Letters that drawn boxes or annotations strike out, by their place; those boxes; and how many texts it makes."""
+    notes = list(_annotated(page))
+    strikes: dict[tuple[int, int], list[tuple[DrawnLine, Box]]] = defaultdict(list)  # by angle and height
+    for angle in {letter.angle for letter in letters}:
+        for box in (*boxes, *notes):
+            line = upright_box(box, angle)
+            if (line.y1 - line.y0 <= 2 * THIN or box in notes) and line.x1 - line.x0 > 1:
+                strikes[angle, round(line.y0 + line.y1) // 2].append((line, box))
+    met: dict[Box, list[Letter]] = defaultdict(list)
+    for letter in letters if strikes else ():
+        top, bottom = (letter.y - share * letter.size for share in reversed(BAND))
+        for height in range(math.floor(top), math.ceil(bottom) + 1) if letter.size else ():
+            for line, box in strikes.get((letter.angle, height), ()):
+                thin = line.y1 - line.y0 <= 0.2 * letter.size or box in notes
+                within = line.x0 <= (letter.x0 + letter.x1) / 2 <= line.x1
+                if thin and within and top <= (line.y0 + line.y1) / 2 <= bottom:
+                    met[box].append(letter)
+    wide = {box: sum(letter.x1 - letter.x0 for letter in found) for box, found in met.items()}
+    struck = {box for box, width in wide.items() if width >= COVERED * max(box[2] - box[0], box[3] - box[1])}
+    gone = {letter.at for box in struck for letter in met[box]}
     inked = [letter.at in gone for letter in letters if letter.size]
-    return gone, strikes, sum(here and not before for before, here in zip([False, *inked], inked, strict=False))
+    return gone, struck, sum(here and not before for before, here in zip([False, *inked], inked, strict=False))
 
 
 def ink_of(page: pypdfium2.PdfPage) -> float:

@@ -44,7 +44,7 @@ class LinePart:
     @property
     def text(self) -> str:
         """The words in reading order, right to left where the letters run so."""
-        text = " ".join(word.text for word in self.words)
+        text = " ".join(word.text for word in self.words if word.text)
         if text.isascii():
             return text
         backwards = sum(unicodedata.bidirectional(letter) in ("R", "AL") for letter in text) > len(text) / 2
@@ -177,8 +177,8 @@ def joined(lines: Iterable[str], hyphenated: frozenset[str]) -> str:
     text = ""
     for line in lines:
         line = " ".join(line.split())
-        if not text:
-            text = line
+        if not text or not line:
+            text += line
         elif _HYPHENATED.search(text) and line[:1].islower():
             before = re.search(r"[\w-]+$", text[:-1])
             after = re.match(r"\w+", line)
@@ -245,6 +245,8 @@ def _running(edge: _Edge, page: PlacedPage, others: Sequence[tuple[int, _Edge]])
     found: list[LinePart] = []
     pending: list[LinePart] = []
     for depth, row in enumerate(edge[:DEEP]):
+        if depth + 1 < len(edge) and _is_of_table(row, edge[depth + 1]):
+            break
         runs = [piece for piece in row if _recurs(piece, page.number, others) or _is_page_number(piece, row, page)]
         if not runs:
             break
@@ -256,6 +258,18 @@ def _running(edge: _Edge, page: PlacedPage, others: Sequence[tuple[int, _Edge]])
         if len(runs) < len(row):
             break
     return found
+
+
+def _is_of_table(row: Sequence[LinePart], after: Sequence[LinePart]) -> bool:
+    """Whether several pieces of the next line stand in columns with those of this one."""
+
+    def places(piece: LinePart) -> tuple[float, ...]:  # the right end tells nothing beside a page number
+        return piece.x0, (piece.x0 + piece.x1) / 2, *([piece.x1] if len(after) > 2 else [])
+
+    def is_aligned(piece: LinePart) -> bool:
+        return any(abs(a - b) < 2 for other in row for a, b in zip(places(piece), places(other), strict=True))
+
+    return min(len(row), len(after)) > 1 and all(map(is_aligned, after))
 
 
 def _recurs(piece: LinePart, number: int, others: Sequence[tuple[int, _Edge]]) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import pypdfium2
 from pypdfium2 import raw
 
-from medagent.retrieval.readers.pdf_drawn import DrawnLine, Letter, drawn_lines, struck_out, upright, upright_box
+from medagent.retrieval.readers.pdf_drawn import DrawnLine, Letter, drawn_boxes, struck_out, upright, upright_box
 from medagent.retrieval.readers.text import superscript
 
 PART = 0.2  # share of a page's characters from which text in another direction is text, and no mark in the margin
@@ -52,13 +52,14 @@ class PlacedPage:
 
 
 def placed_page(page: pypdfium2.PdfPage, number: int, label: str) -> PlacedPage:
-    """A page's words, upright; struck-out text and a little text in another direction are left out."""
+    """A page's words, upright; a little text in another direction is left out."""
     text = page.get_textpage()
     try:
         letters = list(_letters(text, page.get_bbox()))
-        gone, strikes, struck = struck_out(page, letters)
+        boxes = drawn_boxes(page)
+        gone, strikes, struck = struck_out(page, letters, boxes)
         by_angle: dict[int, list[Word]] = defaultdict(list)
-        for angle, word in _words(text, (letter for letter in letters if letter.at not in gone)):
+        for angle, word in _words(text, letters, gone):
             by_angle[angle].append(word)
     finally:
         text.close()
@@ -68,7 +69,7 @@ def placed_page(page: pypdfium2.PdfPage, number: int, label: str) -> PlacedPage:
     if not much:
         return PlacedPage(number, label, [], struck=struck)
     words, *turned = [with_marks(by_angle[angle]) for angle in much]
-    rules = [rule for rule in drawn_lines(page, much[0]) if rule not in strikes]
+    rules = [upright_box(box, much[0]) for box in boxes if box not in strikes]
     edges = upright_box(page.get_bbox(), much[0])
     return PlacedPage(number, label, words, rules, turned, (edges.y0, edges.y1), struck)
 
@@ -94,8 +95,11 @@ def _letters(text: pypdfium2.PdfTextPage, bounds: tuple[float, float, float, flo
             yield Letter(at, code, 0, rect.left, rect.right, -y.value, rect.top - rect.bottom)
 
 
-def _words(text: pypdfium2.PdfTextPage, letters: Iterable[Letter]) -> Iterator[tuple[int, Word]]:
-    """Each word with its angle. A word ends at a blank, a gap, a new line and where letters change their size."""
+def _words(text: pypdfium2.PdfTextPage, letters: Iterable[Letter], gone: set[int]) -> Iterator[tuple[int, Word]]:
+    """Each word with its angle. A word ends at a blank, a gap, a new line and where letters change their size.
+
+    Letters that are gone make words of no text, which keep their room in the line.
+    """
     name, flags = ctypes.create_string_buffer(128), ctypes.c_int()
     word: Word | None = None
     held, spaced, guessed = 0, True, False
@@ -104,7 +108,7 @@ def _words(text: pypdfium2.PdfTextPage, letters: Iterable[Letter]) -> Iterator[t
             guessed = generated
             spaced |= not guessed
             continue
-        letter = _HYPHENS.get(code) or chr(code)
+        letter = "" if at in gone else _HYPHENS.get(code) or chr(code)
         if guessed:  # PDFium puts a blank where a new piece of text begins
             near = word is not None and angle == held and abs(x0 - word.x1) < 0.12 * min(size, word.size)
             spaced, guessed = spaced or not near, False
@@ -112,6 +116,7 @@ def _words(text: pypdfium2.PdfTextPage, letters: Iterable[Letter]) -> Iterator[t
             word is not None
             and not spaced
             and angle == held
+            and bool(letter) == bool(word.text)
             and abs(size - word.size) < 0.15 * word.size
             and abs(baseline - word.y) < 0.1 * word.size
             and (

@@ -93,6 +93,11 @@ def test_text_struck_out_by_a_line_is_left_out_and_counted(tmp_path: Path) -> No
         sections, left_out = read(write(tmp_path / "a.pdf", together(lines([DOSE, "And so on."]), struck)))
         assert sections == [("page 1", "Never give above 10 mg each day to anybody And so on.")]
         assert left_out == [("a.pdf, page 1", "1 struck-out text")]
+    late = "not at night but in the morning after a long sleep"
+    over = f"Give <strike>100 mg</strike> 10 mg, and <strike>{late}</strike> now."
+    story = [Paragraph(over, getSampleStyleSheet()["BodyText"])]
+    SimpleDocTemplate(str(tmp_path / "d.pdf"), pagesize=(300, 400), invariant=1).build(story)
+    assert read(tmp_path / "d.pdf") == ([("page 1", "Give 10 mg, and now.")], [("d.pdf, page 1", "2 struck-out texts")])
     half = together(lines([TAKE]), stroke(TAKE, "50"))
     both = write(
         tmp_path / "b.pdf",
@@ -162,21 +167,27 @@ ROWS = [[f"agent{at}", f"{at} mg", ("morning", "evening")[at % 2]] for at in ran
 
 
 def table_over_pages(
-    path: Path, rows: Sequence[Sequence[str]], *, repeat: int, ruled: bool, header: str = "", bold: bool = True
+    path: Path,
+    rows: Sequence[Sequence[str]],
+    *,
+    repeat: int,
+    ruled: bool,
+    header: str = "",
+    intro: str = "Doses follow.",
 ) -> list[str]:
     """The lines of a table that goes over several pages."""
     style = [("VALIGN", (0, 0), (-1, -1), "TOP")]
-    style += [("FONTNAME", (0, 0), (-1, 0), "Helvetica-Bold")] if bold else []
+    style += [("FONTNAME", (0, 0), (-1, 0), "Helvetica-Bold"), ("TOPPADDING", (0, 0), (-1, -1), 3 if intro else 8)]
     style += [("GRID", (0, 0), (-1, -1), 0.5, colors.black)] if ruled else []
 
     def running(canvas: Canvas, document: SimpleDocTemplate) -> None:
         canvas.drawString(60, A5[1] - 30, header)
         canvas.drawString(200, 20, f"{document.page}")
 
-    intro = Paragraph("The doses follow here, one in each row.", getSampleStyleSheet()["BodyText"])
+    above = Paragraph(intro, getSampleStyleSheet()["BodyText"])
     table = LongTable([HEADER, *rows], colWidths=[110, 90, 90], repeatRows=repeat, style=style)
     SimpleDocTemplate(str(path), pagesize=A5, invariant=1).build(
-        [intro, Spacer(1, 12), table], onFirstPage=running, onLaterPages=running
+        [above, Spacer(1, 12), table] if intro else [table], onFirstPage=running, onLaterPages=running
     )
     return [line for _, text in read(path)[0] for line in text.split("\n")]
 
@@ -191,6 +202,12 @@ def test_a_tables_header_is_carried_over_page_breaks(
     found = table_over_pages(tmp_path / "a.pdf", ROWS[:count], repeat=repeat, ruled=ruled, header=header)
     wanted = [f"Drug: {drug}; Dose: {dose}; Time: {time}" for drug, dose, time in ROWS[:count]]
     assert [line for line in found if "Drug" in line or "agent" in line] == wanted
+
+
+@pytest.mark.parametrize("ruled", [True, False])
+def test_rows_that_recur_at_the_edges_of_pages_are_no_running_lines(tmp_path: Path, ruled: bool) -> None:
+    found = table_over_pages(tmp_path / "a.pdf", ROWS, repeat=1, ruled=ruled, intro="")
+    assert found == [f"Drug: {drug}; Dose: {dose}; Time: {time}" for drug, dose, time in ROWS]
 
 
 def test_another_table_on_the_next_page_keeps_its_own_header(tmp_path: Path) -> None:
