@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from typing import Any
 
+NARRATIVE = "narrative"
+PASSAGE_KINDS = ("recommendation", "boxed warning", "table", NARRATIVE)
 _DOI = re.compile(r"^(?:https?://(?:dx\.)?doi\.org/|doi:\s*)", re.IGNORECASE)
 # Other names of the fields in users' rows.
 _OTHER_NAMES = {
@@ -43,7 +45,8 @@ class Bibliography:
     """A document's bibliography; what is unknown is empty.
 
     `date` is ISO 8601 as far as it is known ("2021-03"). `doi` and `pmid` are without prefix. `types` are publication
-    types, as PubMed names them. `notices` tell of errata and expressions of concern.
+    types, as PubMed names them. `notices` tell of errata and expressions of concern. `kind` is one of `PASSAGE_KINDS`,
+    and `grade` the grades of evidence that are printed, between semicolons: both belong to a passage.
     """
 
     url: str = ""
@@ -56,6 +59,13 @@ class Bibliography:
     keywords: tuple[str, ...] = ()
     language: str = ""
     notices: tuple[str, ...] = ()
+    kind: str = NARRATIVE
+    grade: str = ""
+
+    def of_kind(self, kind: str, grade: str) -> Bibliography:
+        """The same with a kind and grades that were found, unless its source gave them."""
+        given = (kind, grade) == (self.kind, self.grade) or self.kind != NARRATIVE
+        return self if given else replace(self, kind=kind, grade=grade)
 
     @property
     def link(self) -> str:
@@ -67,9 +77,9 @@ class Bibliography:
         return f"https://pubmed.ncbi.nlm.nih.gov/{self.pmid}/" if self.pmid else ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, without the fields that are empty."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value}
+        """Plain data, without the fields that are empty, and without the kind of a narrative."""
+        values = {each.name: said for each in fields(self) if (said := getattr(self, each.name)) != each.default}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @staticmethod
     def from_json(row: Mapping[str, Any]) -> Bibliography:
@@ -94,6 +104,9 @@ class Bibliography:
         found["doi"] = plain_doi(found.get("doi", ""))
         found["date"] = iso_date(found.get("date", ""))
         found["pmid"] = found.get("pmid", "") if found.get("pmid", "").isdecimal() else ""
+        found["kind"] = found.get("kind", "").lower().replace("-", " ")
+        if found["kind"] not in PASSAGE_KINDS:  # a word of the user's own
+            found |= {"kind": NARRATIVE, "grade": ""}
         if not re.match(r"https?://", found.get("url", ""), re.IGNORECASE):
             found["url"] = ""
         return Bibliography(**found)

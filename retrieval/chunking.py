@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from medagent.retrieval.bibliography import Bibliography
 from medagent.retrieval.normalization import strip_invisible
+from medagent.retrieval.passage_kinds import is_table, kind_and_grade, tables_apart
 from medagent.retrieval.passages import Passage, content_digest
 from medagent.retrieval.settings import Chunking
 
@@ -83,10 +84,11 @@ def chunk_document(document: Document, chunking: Chunking, count: CountTokens) -
     pieces = []
     for section in document.sections:
         heading = _shortened(strip_invisible(section.heading), chunking.max_tokens // 4, count)
-        pieces += [(heading, text) for text in _cut(strip_invisible(section.text), title, heading, chunking, count)]
-    whole = "\n".join(text for _, text in pieces)
+        for text, rows in _cut(strip_invisible(section.text), title, heading, chunking, count):
+            pieces.append((heading, text, *kind_and_grade(section.kind, section.heading, text, rows=rows)))
+    whole = "\n".join(text for _, text, _, _ in pieces)
     id_ = document.id or content_digest(title, "", whole)
-    for number, (heading, text) in enumerate(pieces, start=1):
+    for number, (heading, text, kind, grade) in enumerate(pieces, start=1):
         yield Passage.make(
             title,
             text,
@@ -96,7 +98,7 @@ def chunk_document(document: Document, chunking: Chunking, count: CountTokens) -
             year=document.year,
             licence=document.licence,
             document=document.group or (id_ if len(pieces) > 1 else ""),
-            about=document.about,
+            about=document.about.of_kind(kind, grade),
         )
 
 
@@ -110,16 +112,23 @@ def _shortened(heading: str, max_tokens: int, count: CountTokens) -> str:
     return " ".join(words)[: 8 * max_tokens] + " ..."
 
 
-def _cut(text: str, title: str, heading: str, chunking: Chunking, count: CountTokens) -> Iterator[str]:
+def _cut(text: str, title: str, heading: str, chunking: Chunking, count: CountTokens) -> Iterator[tuple[str, bool]]:
+    """Pieces of the text that fit, each with whether most of it is a table. Where it is cut, no piece mixes both."""
     text = text.strip()
     if not text:
         return
     headed, whole = count(["\n".join(part for part in (title, heading) if part), text])
     room = max(chunking.max_tokens - headed, 1)
+    rows = is_table(text)
     if not chunking.max_tokens or whole <= room:
-        yield text
+        yield text, rows
         return
-    sentences = [piece for sentence in split_sentences(text) for piece in _fitting(sentence, room, count)]
+    if len(parts := tables_apart(text)) > 1:
+        for part in parts:
+            yield from _cut(part, title, heading, chunking, count)
+        return
+    units = text.split("\n") if rows else split_sentences(text)
+    sentences = [piece for unit in units for piece in _fitting(unit, room, count)]
     sizes = count(sentences)
     start = 0
     while start < len(sentences):
@@ -127,7 +136,7 @@ def _cut(text: str, title: str, heading: str, chunking: Chunking, count: CountTo
         while end < len(sentences) and (end == start or size + sizes[end] <= room):
             size += sizes[end]
             end += 1
-        yield " ".join(sentences[start:end])
+        yield ("\n" if rows else " ").join(sentences[start:end]), rows
         if end == len(sentences):
             return
         back, repeated = end, 0

@@ -20,6 +20,7 @@ from typing import Literal
 from babel import Locale
 from babel.core import get_global
 
+from medagent.retrieval.bibliography import PASSAGE_KINDS
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.normalization import strip_accents
 
@@ -38,6 +39,8 @@ FIELDS: dict[str, str] = {  # what a filter may name, and what of a passage it i
     "document": "its document's id",
     "doi": "its DOI",
     "pmid": "its PubMed id",
+    "kind": f"what it is: {', '.join(each.replace(' ', '-') for each in PASSAGE_KINDS)}",
+    "grade": "a grade of evidence that it prints, as 1A or *strong*",
 }
 _ORDERED = ("year", "date")
 # Publication types as PubMed and JATS name them, by the kind of evidence. They are compared as `fold` writes them.
@@ -83,6 +86,8 @@ class FilterCondition:
             )
         if starred := [value for value in self.values if value.count("*") > MAX_STARS]:
             raise RetrievalError(f"filter: {starred[0][:80]!r} has more than {MAX_STARS} *; wanted fewer.")
+        if self.field == "kind" and (wrong := [each for each in self.values if fold(each) not in PASSAGE_KINDS]):
+            raise RetrievalError(f"filter: kind is compared with {wrong[0]!r}, wanted {', '.join(PASSAGE_KINDS)}.")
         for value in self.values if self.field in _ORDERED else ():
             if not (_is_date(value) if self.field == "date" else re.fullmatch(r"-?\d{1,9}", value)):
                 wanted = "a date such as 2021-03" if self.field == "date" else "a year such as 2021"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from medagent.retrieval.bibliography import Bibliography, plain_doi
+from medagent.retrieval.bibliography import NARRATIVE, Bibliography, plain_doi
 from medagent.retrieval.documents import select_in
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.filters import (
@@ -245,6 +245,8 @@ def fits(said: str, wanted: str) -> bool:
     if field == "language":
         return any(f",{code}," in language_codes(said) for code in exact)
     texts = {fold(said), main_heading(said)} if field == "keyword" else {fold(said)}
+    if field == "grade":  # "Level of evidence: 2b" is 2b too
+        texts = {fold(text) for each in said.split("; ") for text in (each, each.split()[-1])}
     return not texts.isdisjoint(exact) or (patterns is not None and any(map(patterns.fullmatch, texts)))
 
 
@@ -261,7 +263,9 @@ def _clause(condition: FilterCondition, about: str) -> tuple[str, Values]:
     if name in _LISTS:
         each = f"SELECT 1 FROM json_each({about}, '$.{_LISTS[name]}') AS each WHERE fits(each.value, ?)"  # noqa: S608
         return f"EXISTS ({each})", [_wanted(condition)]
-    if name in ("journal", "doi", "pmid", "language"):
+    if name == "kind":
+        return f"fits(COALESCE(json_extract({about}, '$.kind'), '{NARRATIVE}'), ?)", [_wanted(condition)]
+    if name in ("journal", "doi", "pmid", "language", "grade"):
         return f"fits(json_extract({about}, '$.{name}'), ?)", [_wanted(condition)]
     said = "COALESCE(NULLIF(document, ''), id)" if name == "document" else name
     return f"fits({said}, ?)", [_wanted(condition)]

@@ -16,6 +16,7 @@ from medagent.errors import InputError
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.ingest_policy import Changes
 from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.passage_kinds import kind_line
 from medagent.retrieval.remote import RemoteRetriever
 from medagent.retrieval.rerank import CrossEncoderReranker
 from medagent.retrieval.search import HybridRetriever
@@ -73,7 +74,9 @@ def print_search(
         if as_json:
             print(json.dumps({**passage.to_json(), "score": hit.score}, ensure_ascii=False))
             continue
-        known = (passage.source, passage.year, passage.licence, passage.about.link, *passage.about.notices)
+        about = passage.about
+        kind = kind_line(about.kind, about.grade)
+        known = (passage.source, passage.year, kind, passage.licence, about.link, *about.notices)
         origin = ", ".join(str(part) for part in known if part)
         console.print(
             f"[bold]{number}. {escape(passage.heading)}[/bold] [dim]{escape(passage.id)}  {hit.score:.4f}[/dim]"

@@ -15,6 +15,7 @@ from medagent.evidence.emergencies import Emergencies
 from medagent.evidence.extracts import ALSO
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import Filter
+from medagent.retrieval.passage_kinds import kind_line
 from medagent.serving.client_utility_prompts import utility_answer, without_talk
 from medagent.untrusted_text import is_blank
 
@@ -254,9 +255,13 @@ def escaped(text: str, *, paragraphs: bool = False) -> str:
 
 
 def source_line(passage: dict[str, Any]) -> str:
-    """Where a passage is from, in a line: its heading, source, date and publication types, or its id."""
-    dated = passage.get("date") or passage.get("year")
-    parts = [passage.get("title"), passage.get("section"), passage.get("source"), dated, *passage.get("types", ())]
+    """Where a passage is from, in a line: its heading, source, date, publication types, kind and grade, or its id."""
+    dated, kind = (
+        passage.get("date") or passage.get("year"),
+        kind_line(passage.get("kind", ""), passage.get("grade", "")),
+    )
+    named = (passage.get(name) for name in ("title", "section", "source"))
+    parts = [*named, dated, *passage.get("types", ()), kind]
     parts = [str(part) for part in parts if part]
     return ", ".join(parts) or str(passage["id"])
 

@@ -40,6 +40,8 @@ class PassageShape(ResponseShape):
     keywords: list[str] = []
     language: str = ""
     notices: list[str] = []
+    kind: Literal["recommendation", "boxed warning", "table", "narrative"] = "narrative"
+    grade: str = ""
 
 
 class ShownShape(ResponseShape):

@@ -18,9 +18,11 @@ export function heading(passage) {
   return [passage.title, passage.section].filter(Boolean).join(" > ") || passage.id;
 }
 
-/** Source, date and kinds of a passage, in a short line. */
-export function about({ source, date, year, types }) {
-  return [source, date ?? year ?? "no date", ...(types ?? [])].filter(Boolean).join(" · ");
+/** Source, date, publication types, kind and grades of a passage, in a short line: "WHO · 2021 · recommendation, grade 1A". */
+export function about({ source, date, year, types, kind, grade }) {
+  const grades = grade && !grade.replaceAll("; ", "").includes(" ") ? `grade ${grade}` : grade;
+  const kinds = [kind, grades].filter(Boolean).join(", ");
+  return [source, date ?? year ?? "no date", ...(types ?? []), kinds].filter(Boolean).join(" · ");
 }
 
 /** Where a passage is from, with all that is known of it. */
