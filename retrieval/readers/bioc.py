@@ -10,9 +10,10 @@ from xml.etree.ElementTree import Element, ParseError
 from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
-from medagent.retrieval.bibliography import Bibliography, iso_date, plain_doi
-from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.readers.base import Item, table_lines, usable
+from medagent.retrieval.bibliography import plain_doi
+from medagent.retrieval.chunking import Section
+from medagent.retrieval.readers.base import Item, table_lines
+from medagent.retrieval.readers.fields import document_of_fields
 from medagent.retrieval.readers.jats import rows_of
 from medagent.retrieval.readers.xml_text import prepare, text_of
 
@@ -54,31 +55,25 @@ def of_record(row: Mapping[str, Any], where: str, *, source: str) -> Item:
         else:
             heading = " > ".join(above) or _NAMES.get(section) or (section or kind).capitalize()
             sections.setdefault(heading, []).extend(_rows(own, text) if kind == "table" else [text])
-    number = re.sub(r"\D", "", str(row.get("id") or "")) if "article-id_pmc" not in infons else ""
-    pmc = infons.get("article-id_pmc") or (number if str(row.get("id")).upper().startswith("PMC") else "")
-    pmid = infons.get("article-id_pmid") or ("" if pmc else number)
-    doi = plain_doi(infons.get("article-id_doi", ""))
-    ids = [f"pmc:{pmc.upper().removeprefix('PMC')}"] * bool(pmc) + [f"pmid:{pmid}"] * bool(pmid)
-    ids += [f"doi:{doi}"] * bool(doi)
-    names = sorted((key for key in infons if re.fullmatch(r"name_\d+", key)), key=lambda key: int(key[5:]))
-    date = iso_date(infons.get("year") or str(row.get("date") or ""))
-    document = Document(
-        title,
-        tuple(Section(heading, "\n".join(lines)) for heading, lines in sections.items() if any(lines)),
-        infons.get("journal-title") or str(row.get("journal") or "") or source,
-        id=ids[0] if ids else "",
-        year=int(date[:4]) if date else None,
-        licence=infons.get("license", "")[:200],
-        aliases=tuple(ids[1:]),
-        about=Bibliography(
-            doi=doi,
-            pmid=pmid,
-            authors=tuple(" ".join(re.findall(r":([^;]+)", infons[key])) for key in names),
-            journal=infons.get("journal-title") or str(row.get("journal") or ""),
-            date=date,
-        ),
-    )
-    return usable(document, f"{where}, {document.id}" if document.id not in where else where, "has no text")
+    number = str(row.get("id") or "")
+    pmc = infons.get("article-id_pmc") or (number if number.startswith("PMC") else "")
+    fields = {
+        "title": title,
+        "doi": infons.get("article-id_doi", ""),
+        "pmid": infons.get("article-id_pmid") or ("" if pmc else number),
+        "authors": [_name(infons[f"name_{at}"]) for at in range(len(infons)) if f"name_{at}" in infons],
+        "journal": infons.get("journal-title") or row.get("journal"),
+        "date": infons.get("year") or row.get("date"),
+        "licence": infons.get("license"),
+    }
+    names = (f"pmc:{pmc.removeprefix('PMC')}", f"pmid:{fields['pmid']}", f"doi:{plain_doi(str(fields['doi']))}")
+    texts = (Section(heading, "\n".join(lines)) for heading, lines in sections.items())
+    return document_of_fields(fields, names, texts, where, source=source)
+
+
+def _name(infon: str) -> str:
+    """The name in "surname:Roe;given-names:Ann"."""
+    return " ".join(re.findall(r":([^;]+)", infon))
 
 
 def _rows(infons: Mapping[str, Any], text: str) -> list[str]:

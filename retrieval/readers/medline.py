@@ -19,7 +19,7 @@ _NOTICES = {
     "ExpressionOfConcernIn": "expression of concern",
     "PartialRetractionIn": "part retracted",
 }
-_RETRACTED = {"retracted publication", "retraction of publication", "retraction notice"}
+RETRACTED = {"retracted publication", "retraction of publication", "retraction notice"}
 _TAGGED = re.compile(r"^([A-Z][A-Z0-9]{1,3}) {0,2}- ?(.*)$")
 _CONTINUED = re.compile(r"^ {4,}(\S.*)$")
 _PMID = re.compile(r"\bPMID:? ?(\d+)")
@@ -40,8 +40,8 @@ def article(element: Element, name: str) -> Item:
     kinds = {text_of(kind).lower() for kind in found.iter("PublicationType")}
     links = [(link.get("RefType"), text_of(link.find("PMID"))) for link in element.iter("CommentsCorrections")]
     of = [f"pmid:{other}" for kind, other in links if kind == "RetractionOf" and other]
-    if kinds & _RETRACTED:
-        return withdrawn(f"is a {min(kinds & _RETRACTED)}", *of)
+    if kinds & RETRACTED:
+        return withdrawn(f"is a {min(kinds & RETRACTED)}", *of)
     if any(kind == "RetractionOf" for kind, _ in links):
         return withdrawn("is the notice of a retraction", *of)
     if any(kind == "RetractionIn" for kind, _ in links):
@@ -185,7 +185,7 @@ def _medline_document(fields: Mapping[str, Sequence[str]], name: str) -> Item:
     where = f"{name}, PMID {pmid or '(none)'}"
     kinds = {kind.lower() for kind in fields.get("PT", ())}
     reason = f"{retraction_in_title(title)}, by its title" if retraction_in_title(title) else ""
-    if kinds & _RETRACTED or "RIN" in fields or "ROF" in fields:
+    if kinds & RETRACTED or "RIN" in fields or "ROF" in fields:
         reason = "is a retracted article, or the notice of a retraction"
     if reason:
         others = [f"pmid:{found[1]}" for field in fields.get("ROF", ()) if (found := _PMID.search(field))]

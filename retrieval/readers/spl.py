@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element, SubElement
 
-from medagent.retrieval.bibliography import Bibliography, iso_date
-from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.readers.base import Item, Skipped, usable
+from medagent.retrieval.chunking import Section
+from medagent.retrieval.readers.base import Item, Skipped
+from medagent.retrieval.readers.fields import document_of_fields
 from medagent.retrieval.readers.jats import WRAPPER, sections_of
 from medagent.retrieval.readers.xml_text import text_of
 
@@ -20,7 +20,7 @@ _BOXED = "code[@code='34066-1']"  # LOINC's code of a boxed warning
 
 def label(element: Element, name: str) -> Item:
     """The document of a label: boxed warnings first, then its sections and the products' ingredients."""
-    set_id = _value(element.find("setId"), "root").lower()
+    set_id = _value(element.find("setId"), "root")
     if not set_id:
         return Skipped(name, "is no drug label: its <document> has no <setId>")
     for section in element.iter("sec"):
@@ -32,28 +32,18 @@ def label(element: Element, name: str) -> Item:
     sections = sections_of(first, "")
     for each in first:
         each.clear()  # else it would stand twice
-    for wrapped in element.findall(WRAPPER):
-        sections += sections_of(wrapped, "")
-    products = list(_products(element))
-    sections += [Section("Products", "\n".join(products))] if products else []
-    date = iso_date(_value(element.find("effectiveTime"), "value"))
+    sections += [each for wrapped in element.findall(WRAPPER) for each in sections_of(wrapped, "")]
+    sections += [Section("Products", "\n".join(_products(element)))]
+    dated, version = (_value(element.find(each), "value") for each in ("effectiveTime", "versionNumber"))
     maker = text_of(element.find("author/assignedEntity/representedOrganization/name"))
-    document = Document(
-        text_of(element.find("title")) or ": ".join(products[:1]).partition(":")[0],
-        tuple(sections),
-        "DailyMed",
-        id=f"setid:{set_id}",
-        year=int(date[:4]) if date else None,
-        version=_value(element.find("versionNumber"), "value").zfill(6),
-        about=about_label(set_id, date, maker),
-    )
-    return usable(document, f"{name}, setid:{set_id}", "is a drug label without text")
+    fields = label_fields(set_id, dated, version, maker) | {"title": text_of(element.find("title"))}
+    return document_of_fields(fields, [fields["id"]], sections, name, source=name)
 
 
-def about_label(set_id: str, date: str, maker: str) -> Bibliography:
-    """The bibliography of a label."""
-    authors = (maker,) if maker else ()
-    return Bibliography(url=URL + set_id, authors=authors, journal="DailyMed", date=date, types=("Drug Label",))
+def label_fields(set_id: str, dated: str, version: str, maker: str) -> dict[str, str]:
+    """The fields that a label has in all formats. Its numbers of versions sort as text."""
+    fields = {"id": f"setid:{set_id.lower()}", "url": URL + set_id.lower(), "authors": maker, "date": dated}
+    return fields | {"version": version.zfill(6), "journal": "DailyMed", "types": "Drug Label"}
 
 
 def _value(element: Element | None, name: str) -> str:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element
 
-from medagent.retrieval.bibliography import Bibliography, iso_date, plain_doi
-from medagent.retrieval.chunking import Document
-from medagent.retrieval.readers.base import Item, usable
+from medagent.retrieval.bibliography import iso_date, plain_doi
+from medagent.retrieval.readers.base import Item
+from medagent.retrieval.readers.fields import document_of_fields
 from medagent.retrieval.readers.jats import sections_of
 from medagent.retrieval.readers.xml_text import LANGUAGE, text_of
 
 NAMES = {"div": "sec", "head": "title", "item": "list-item", "row": "tr", "cell": "td", "note": "fn", "lb": "break"}
 NAMES |= {"figDesc": "caption", "ref": "xref", "formula": "disp-formula", "listBibl": "ref-list", "figure": "fig"}
-_PREFIXES = {"DOI": "doi:", "PMID": "pmid:", "PMCID": "pmc:", "PMC": "pmc:"}
 _ABOUT_THE_WORK = ("acknowledgement", "funding", "references", "contribution", "availability")
 
 
@@ -21,36 +20,29 @@ def article(element: Element, name: str) -> Item:
     _as_in_jats(element)
     head = element.find("teiHeader")
     head = Element("teiHeader") if head is None else head
-    said = {each.get("type", "").upper(): text_of(each) for each in head.iter("idno")}
-    ids = [prefix + plain_doi(said[kind]).removeprefix("pmc") for kind, prefix in _PREFIXES.items() if said.get(kind)]
-    title = text_of(head.find("fileDesc/titleStmt/title"))
+    said = {each.get("type", "").upper(): text_of(each).removeprefix("PMC") for each in head.iter("idno")}
     dates = [each.get("when") or text_of(each) for each in head.iter("date") if each.get("type") in (None, "published")]
-    date = next(filter(None, map(iso_date, dates)), "")
-    journal = text_of(head.find(".//monogr/title"))
-    sections = []
-    for heading, path in (("Abstract", "teiHeader/profileDesc/abstract"), ("", "text/body"), ("", "text/back")):
-        if (part := element.find(path)) is not None:
-            sections += sections_of(part, heading)
-    document = Document(
-        title,
-        tuple(sections),
-        journal or name,
-        id=ids[0] if ids else "",
-        year=int(date[:4]) if date else None,
-        licence=text_of(head.find(".//licence"))[:200],
-        name=name,
-        aliases=tuple(ids[1:]),
-        about=Bibliography(
-            doi=plain_doi(said.get("DOI", "")),
-            pmid=said.get("PMID", ""),
-            authors=tuple(filter(None, map(_author, head.iterfind(".//biblStruct/analytic/author")))),
-            journal=journal,
-            date=date,
-            keywords=tuple(text for each in head.iterfind(".//keywords//term") if (text := text_of(each))),
-            language=head.get(LANGUAGE, ""),
-        ),
+    fields = {
+        "title": text_of(head.find("fileDesc/titleStmt/title")),
+        "doi": said.get("DOI", ""),
+        "pmid": said.get("PMID", ""),
+        "authors": [_author(each) for each in head.iterfind(".//biblStruct/analytic/author")],
+        "journal": text_of(head.find(".//monogr/title")),
+        "date": next(filter(None, map(iso_date, dates)), ""),
+        "keywords": [text_of(each) for each in head.iterfind(".//keywords//term")],
+        "language": head.get(LANGUAGE, ""),
+        "licence": text_of(head.find(".//licence")),
+        "name": name,
+    }
+    names = (
+        f"doi:{plain_doi(fields['doi'])}",
+        f"pmid:{fields['pmid']}",
+        f"pmc:{said.get('PMCID', said.get('PMC', ''))}",
     )
-    return usable(document, f"{name}, {document.id}" if document.id else name, "has neither abstract nor body")
+    places = (("Abstract", "teiHeader/profileDesc/abstract"), ("", "text/body"), ("", "text/back"))
+    parts = [(heading, part) for heading, path in places if (part := element.find(path)) is not None]
+    sections = [each for heading, part in parts for each in sections_of(part, heading)]
+    return document_of_fields(fields, names, sections, name, source=name)
 
 
 def _author(author: Element) -> str:

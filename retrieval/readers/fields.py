@@ -1,0 +1,53 @@
+"""Documents of a source's fields: by paths into its JSON, or found in its XML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from medagent.retrieval.bibliography import Bibliography, says, year_in
+from medagent.retrieval.chunking import Document, Section
+from medagent.retrieval.readers.base import Item, usable
+
+ARTICLE_OF, PREPRINT_OF = "article of ", "preprint of "  # aliases that link an article and its preprint, with a name
+
+
+def at(row: Any, paths: str) -> Any:
+    """What stands at the first of the paths ("a.b|c") that says something, else None."""
+    for path in paths.split("|"):
+        found = row
+        for key in path.split("."):
+            found = found.get(key) if isinstance(found, Mapping) else None
+        if says(found):
+            return found
+    return None
+
+
+def document_of_fields(
+    fields: Mapping[str, Any],
+    names: Sequence[str],
+    sections: Iterable[Section],
+    where: str,
+    *,
+    source: str,
+    links: Sequence[str] = (),
+) -> Item:
+    """The document of fields that are named as in users' rows, and a version; its names, as far as they are known.
+
+    Sections without text are left out. `links` are further aliases.
+    """
+    about = Bibliography.of_row(fields)
+    known = list(dict.fromkeys(name for name in names if name.partition(":")[2]))
+    document = Document(
+        " ".join(str(fields.get("title") or "").split()),
+        tuple(each for each in sections if each.text.strip()),
+        about.journal or source,
+        id=known[0] if known else "",
+        year=year_in(fields.get("year") or about.date),
+        licence=str(fields.get("licence") or "")[:200],
+        name=str(fields.get("name") or ""),
+        aliases=(*known[1:], *links),
+        version=str(fields.get("version") or ""),
+        about=about,
+    )
+    return usable(document, f"{where}, {document.id}" if known else where, "has no text")

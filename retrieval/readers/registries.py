@@ -1,0 +1,205 @@
+"""Records of sources in JSON: Europe PMC, ClinicalTrials.gov, openFDA's labels, bioRxiv and medRxiv, BioC."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from medagent.retrieval.bibliography import plain_doi
+from medagent.retrieval.chunking import Section
+from medagent.retrieval.readers import bioc
+from medagent.retrieval.readers.base import Item, Withdrawn
+from medagent.retrieval.readers.fields import ARTICLE_OF, PREPRINT_OF, at, document_of_fields
+from medagent.retrieval.readers.html_text import plain_text
+from medagent.retrieval.readers.medline import RETRACTED
+from medagent.retrieval.readers.spl import label_fields
+
+Row = Mapping[str, Any]
+# Where the answers of the sources hold their records.
+ANSWERS = ("resultList.result", "result", "studies", "results", "documents", "PubTator3", "collection")
+# Paths by field, as users' rows name it.
+_EUROPE_PMC = {
+    "title": "title",
+    "journal": "journalInfo.journal.title|journalTitle",
+    "date": "firstPublicationDate|pubYear",
+    "year": "pubYear|firstPublicationDate",
+    "doi": "doi",
+    "types": "pubTypeList.pubType|pubType",
+    "keywords": "keywordList.keyword",
+    "language": "language",
+    "licence": "license",
+}
+_PREPRINT = {
+    "title": "title|preprint_title",
+    "journal": "server|preprint_platform",
+    "date": "date|preprint_date",
+    "doi": "doi|preprint_doi|biorxiv_doi",
+    "authors": "authors|preprint_authors",
+    "keywords": "category|preprint_category",
+    "licence": "license",
+    "version": "version",
+}
+_TRIAL = {
+    "title": "identificationModule.briefTitle|identificationModule.officialTitle",
+    "date": "statusModule.lastUpdatePostDateStruct.date|statusModule.studyFirstPostDateStruct.date",
+    "authors": "sponsorCollaboratorsModule.leadSponsor.name",
+    "keywords": "conditionsModule.keywords",
+}
+# Headings, paths, and the fields that count there; none are all.
+_TRIAL_SECTIONS = (
+    ("Brief summary", "descriptionModule.briefSummary", ""),
+    ("Status", "statusModule", "overallStatus whyStopped"),
+    ("Design", "designModule", "studyType phases enrollmentInfo"),
+    ("Conditions", "conditionsModule.conditions", ""),
+    ("Arms", "armsInterventionsModule.armGroups", ""),
+    ("Interventions", "armsInterventionsModule.interventions", ""),
+    ("Eligibility criteria", "eligibilityModule.eligibilityCriteria", ""),
+    ("Eligibility", "eligibilityModule", "sex minimumAge maximumAge healthyVolunteers studyPopulation"),
+    ("Primary outcomes", "outcomesModule.primaryOutcomes", ""),
+    ("Secondary outcomes", "outcomesModule.secondaryOutcomes", ""),
+    ("Other outcomes", "outcomesModule.otherOutcomes", ""),
+    ("Detailed description", "descriptionModule.detailedDescription", ""),
+)
+_ESCAPED = re.compile(r"\\([<>*_~#+.()\[\]-])")  # ClinicalTrials.gov writes Markdown
+
+
+def reader_of(row: Any) -> Callable[..., Item] | None:
+    """The reader of a source's record; None for what is none."""
+    if not isinstance(row, Mapping):
+        return None
+    if isinstance(row.get("passages"), list):
+        return bioc.of_record
+    if isinstance(row.get("protocolSection"), Mapping):
+        return _trial
+    if row.get("set_id") and ("openfda" in row or "effective_time" in row):
+        return _label
+    if at(row, "biorxiv_doi|preprint_doi") or str(row.get("server")).lower() in ("biorxiv", "medrxiv"):
+        return _preprint
+    return _article if "abstractText" in row or {"source", "authorString", "pubYear"} <= row.keys() else None
+
+
+def _fields(row: Any, paths: Mapping[str, str]) -> dict[str, Any]:
+    return {name: found for name, path in paths.items() if (found := at(row, path)) is not None}
+
+
+def _article(row: Row, where: str, *, source: str) -> Item:
+    """The document of a record of Europe PMC."""
+    fields, kind, own = _fields(row, _EUROPE_PMC), str(row.get("source") or ""), str(row.get("id") or "")
+    fields["pmid"] = str(row.get("pmid") or (own if kind in ("MED", "") and own.isdecimal() else ""))
+    fields["authors"] = [name.strip() for name in str(row.get("authorString") or "").rstrip(".").split(",")]
+    fields["title"] = plain_text(str(fields.get("title") or ""))
+    pmc = str(row.get("pmcid") or (own if kind == "PMC" else ""))
+    names = (f"pmid:{fields['pmid']}", f"pmc:{pmc.removeprefix('PMC')}", f"doi:{plain_doi(str(row.get('doi') or ''))}")
+    names += (f"{kind.lower()}:{own}",) if kind not in ("MED", "PMC", "") else ()
+    types = fields.get("types") or []
+    fields["types"] = types = types.split(";") if isinstance(types, str) else list(types)
+    said = [each for each in at(row, "commentCorrectionList.commentCorrection") or () if isinstance(each, Mapping)]
+    linked = [(str(each.get("type") or "").lower(), _name(each), each) for each in said]
+    of = [name for what, name, _ in linked if what == "retraction of"]
+    if (
+        of
+        or {str(each).strip().lower() for each in types} & RETRACTED
+        or any(w == "retraction in" for w, _, _ in linked)
+    ):
+        known = tuple(name for name in (*names, *of) if name.partition(":")[2])
+        return Withdrawn(f"{where}, {known[0]}", known, "retracted", "is retracted, or the notice of a retraction")
+    if kind == "PPR" and "Preprint" not in types:
+        types.append("Preprint")
+    fields["notices"] = [
+        f"{what.removesuffix(' in')}: {at(each, 'reference|id')}"
+        for what, _, each in linked
+        if what in ("erratum in", "expression of concern in")
+    ]
+    prefixes = {"preprint of": PREPRINT_OF, "preprint in": ARTICLE_OF}
+    links = [prefixes[what] + name for what, name, _ in linked if what in prefixes]
+    sections = [Section("", plain_text(str(row.get("abstractText") or "")))]
+    return document_of_fields(fields, names, sections, where, source="Europe PMC", links=links)
+
+
+def _name(link: Row) -> str:
+    source = {"MED": "pmid", "PMC": "pmc"}.get(str(link.get("source")), str(link.get("source")).lower())
+    return f"{source}:{str(link.get('id') or '').removeprefix('PMC')}"
+
+
+def _preprint(row: Row, where: str, *, source: str) -> Item:
+    """The document of a record of bioRxiv or medRxiv; `published` is the DOI of its article."""
+    fields = _fields(row, _PREPRINT) | {"types": ["Preprint"]}
+    fields["version"] = str(fields.get("version") or "").zfill(3)
+    article = plain_doi(str(at(row, "published|published_doi") or ""))
+    links = [f"{PREPRINT_OF}doi:{article}"] if article.startswith("10.") else []
+    sections = [Section("", plain_text(str(at(row, "abstract|preprint_abstract") or "")))]
+    return document_of_fields(
+        fields, [f"doi:{plain_doi(str(fields.get('doi')))}"], sections, where, source=source, links=links
+    )
+
+
+def _label(row: Row, where: str, *, source: str) -> Item:
+    """The document of a label of openFDA: each field with texts is a section, boxed warnings first."""
+    keys = [key for key, value in row.items() if isinstance(value, list) and all(isinstance(x, str) for x in value)]
+    sections = []
+    for key in sorted(keys, key=lambda key: not key.startswith("boxed_warning")):
+        heading = _words(key.removesuffix("_table")).capitalize()
+        sections.append(Section(heading, "\n".join(map(plain_text, row[key]))))
+    title = at(row, "openfda.brand_name|openfda.generic_name|spl_product_data_elements") or [""]
+    maker = (at(row, "openfda.manufacturer_name") or [""])[0]
+    fields = label_fields(str(row["set_id"]), str(row.get("effective_time")), str(row.get("version") or ""), maker)
+    return document_of_fields(fields | {"title": title[0]}, [fields["id"]], sections, where, source=source)
+
+
+def _trial(row: Row, where: str, *, source: str) -> Item:
+    """The document of a study of ClinicalTrials.gov, with its results where it has them."""
+    protocol = row["protocolSection"]
+    fields = _fields(protocol, _TRIAL) | {"journal": "ClinicalTrials.gov", "types": ["Clinical Trial Registration"]}
+    number = str(at(protocol, "identificationModule.nctId") or "")
+    fields |= {"url": f"https://clinicaltrials.gov/study/{number}", "version": fields.get("date")}
+    sections = []
+    for heading, path, wanted in _TRIAL_SECTIONS:
+        found = at(protocol, path)
+        if wanted and isinstance(found, Mapping):
+            found = {key: found[key] for key in wanted.split() if key in found}
+        sections.append(Section(heading, _said(found)))
+    results = row.get("resultsSection")
+    return document_of_fields(fields, [f"nct:{number}"], [*sections, *_results(results)], where, source=source)
+
+
+def _said(value: Any) -> str:
+    """Plain data as text: a line per object of a list, "field: value" for each of an object's fields."""
+    if isinstance(value, Mapping):
+        return "; ".join(f"{_words(key)}: {text}" for key, each in value.items() if (text := _said(each)))
+    if isinstance(value, list):
+        return ("\n" if any(isinstance(each, Mapping) for each in value) else ", ").join(map(_said, value))
+    return "" if value in (None, "") else _ESCAPED.sub(r"\1", plain_text(str(value)))
+
+
+def _words(key: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", key).lower()
+
+
+def _results(row: Any) -> Iterator[Section]:
+    """Outcomes measured, a line per category with the value of each group, and how many had each adverse event."""
+    for outcome in at(row, "outcomeMeasuresModule.outcomeMeasures") or ():
+        groups = {each.get("id"): each.get("title") or each.get("id") for each in outcome.get("groups") or ()}
+        lines = [_said({key: outcome[key] for key in ("timeFrame", "paramType", "dispersionType") if key in outcome})]
+        for part in outcome.get("classes") or ():
+            for category in part.get("categories") or ():
+                said = [text for each in (part, category) if (text := _said(each.get("title")))]
+                for each in category.get("measurements") or ():
+                    value = (
+                        f"{groups.get(each.get('groupId'))}: {each.get('value')} {outcome.get('unitOfMeasure') or ''}"
+                    )
+                    bounds = [str(each[key]) for key in ("spread", "lowerLimit", "upperLimit") if key in each]
+                    said.append(value.strip() + (f" ({' to '.join(bounds)})" if bounds else ""))
+                lines.append("; ".join(said))
+        yield Section(f"Results > {_said(outcome.get('title'))}", "\n".join(filter(None, lines)))
+    events = at(row, "adverseEventsModule") or {}
+    groups = {each.get("id"): each.get("title") for each in events.get("eventGroups") or ()}
+    for kind in ("serious", "other"):
+        lines = []
+        for event in events.get(f"{kind}Events") or ():
+            counts = (
+                f"{groups.get(each.get('groupId'))}: {each.get('numAffected')} of {each.get('numAtRisk')}"
+                for each in event.get("stats") or ()
+            )
+            lines.append("; ".join([str(event.get("term")), *counts]))
+        yield Section(f"Results > {kind.capitalize()} adverse events", "\n".join(lines))
