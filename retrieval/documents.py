@@ -20,6 +20,8 @@ CREATE TABLE IF NOT EXISTS seen (name TEXT NOT NULL, part TEXT NOT NULL, PRIMARY
 CREATE TABLE IF NOT EXISTS withdrawn (name TEXT PRIMARY KEY, kind TEXT NOT NULL, version TEXT NOT NULL,
   reason TEXT NOT NULL, asked TEXT NOT NULL, part TEXT NOT NULL, owner TEXT NOT NULL);
 """
+# Aliases before a name: the document is a preprint of that name; its article, or its preprint, has that name.
+PREPRINT, PREPRINT_OF, ARTICLE_OF = "preprint ", "preprint of ", "article of "
 _VARIABLES = 500  # values of one "IN (...)"
 Kind = Literal["deleted", "retracted", "removed", "allowed"]
 

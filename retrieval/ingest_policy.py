@@ -4,6 +4,7 @@
 - An older version than the one held: left out. A newer one takes its place.
 - Without versions: another reading of a part, or another corpus, brings the newer words. Two documents of one id that
   stand in the source at once are two, and the second gets a suffix. So are those of mere numbers, which many files use.
+- A preprint stays out while the index holds its article, whichever of them names the other.
 - Removed and retracted documents stay out. Deleted ones stay out until the source brings a newer version.
 """
 
@@ -12,12 +13,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from medagent.retrieval.documents import DocumentChanges, IndexedDocument, Withdrawal
+from medagent.retrieval.documents import (
+    ARTICLE_OF,
+    PREPRINT,
+    PREPRINT_OF,
+    DocumentChanges,
+    IndexedDocument,
+    Withdrawal,
+)
 from medagent.retrieval.passages import Passage, document_digest
 from medagent.retrieval.readers import LeftOut, Skipped, Withdrawn
 from medagent.retrieval.store import PassageStore
@@ -31,6 +39,8 @@ Change = Literal[
     "removed",  # by its name
     "deleted",  # the source says so
     "retracted",
+    "superseded",  # it is a preprint, and its article is indexed
+    "notices",  # a list of notices names it, and the index does not hold it
     "kept out",  # it was removed, retracted or deleted before
     "older",  # the index holds a newer version
     "repeated",  # the same document again
@@ -104,6 +114,7 @@ class IngestPolicy:
             if isinstance(each, ChunkedDocument)
             for name in (each.name, _suffixed(each.name, part), _suffixed(each.name, self._digests[id(each)]))
         ]
+        said += [key for each in documents for key in (*_articles_of(each), *_preprints_of(each))]
         self._named = store.documents.named(said)
         self._held = store.documents.held([*names, *said, *(name for _, name in self._named)])
         passages = [passage for each in documents for passage in each.passages]
@@ -112,6 +123,9 @@ class IngestPolicy:
         self._withdrawn = store.documents.withdrawn([*keys, *said])
         self._owners = store.owners([passage.id for passage in passages])
         self._held |= store.documents.held(set(self._owners.values()) - set(self._held))
+        self._by_alias: dict[str, set[str]] = {}
+        for alias, name in self._named:
+            self._by_alias.setdefault(alias, set()).add(name)
         self._fresh: dict[str, tuple[Passage, ...]] = {}
         for unit, part, reading in units:  # in the order of reading
             if isinstance(unit, Skipped):
@@ -128,7 +142,8 @@ class IngestPolicy:
         self.tables.held = {name: held for name, held in self.tables.held.items() if name not in self.tables.gone}
 
     def _withdraw(self, said: Withdrawn, part: str) -> None:
-        self.skipped.append((said.where, said.reason))
+        if not said.listed:
+            self.skipped.append((said.where, said.reason))
         named = self._named | self.tables.aliases
         names = {*said.names, *(name for alias, name in named if alias in said.names)}
         newer = [
@@ -155,7 +170,7 @@ class IngestPolicy:
             self._drop(name)
             self.changes.add("retracted" if said.kind == "retracted" else "deleted", name, said.reason)
         if not known_here:
-            self.changes.add("skipped", said.where, said.reason)
+            self.changes.add("notices" if said.listed else "skipped", said.where, said.reason)
 
     def _drop(self, name: str) -> None:
         self.tables.gone.add(name)
@@ -167,6 +182,13 @@ class IngestPolicy:
         out = self._kept_out_by(found, part)
         if out is not None:
             self._keep_out(found, out)
+            return
+        if article := next(self._known(_articles_of(found), found.name), ""):
+            reason = f"is a preprint of {article}, which is indexed"
+            self.changes.add("superseded", found.where, reason)
+            self.skipped.append((found.where, reason))
+            if found.name in self._held:
+                self._drop(found.name)
             return
         as_it_is = found.name in self._held and self._held[found.name].digest == digest  # whoever else said it
         distinct = {passage.digest: passage for passage in reversed(found.passages)}  # the first of equals
@@ -193,7 +215,15 @@ class IngestPolicy:
             passages = tuple(replace(each, id=apart + each.id.removeprefix(found.name)) for each in passages)
             found = replace(found, name=apart)
             held = self._held.get(apart)
+        for preprint in list(self._known(_preprints_of(found), found.name)):
+            self._drop(preprint)
+            self.changes.add("superseded", preprint, f"its article {found.name} is indexed")
         self._write(found, passages, held, IndexedDocument(found.name, found.version, part, reading, digest))
+
+    def _known(self, keys: Iterable[str], but: str) -> Iterator[str]:
+        """The documents that are held under these names and aliases, but for one."""
+        for key in keys:
+            yield from (name for name in sorted({key, *self._by_alias.get(key, ())} - {but}) if name in self._held)
 
     def _write(
         self, found: ChunkedDocument, passages: tuple[Passage, ...], held: IndexedDocument | None, now: IndexedDocument
@@ -226,6 +256,8 @@ class IngestPolicy:
             tables.replaced.add(now.name)
         tables.held[now.name] = self._held[now.name] = now
         tables.aliases |= {(alias, now.name) for alias in found.aliases}
+        for alias in found.aliases:
+            self._by_alias.setdefault(alias, set()).add(now.name)
 
     def _is_another(self, found: ChunkedDocument, held: IndexedDocument, part: str, reading: str) -> bool:
         """Whether two documents of one name are two, rather than two versions of one."""
@@ -272,6 +304,22 @@ class IngestPolicy:
         self.skipped.append((found.where, reason))
         if found.name in self._held:
             self._drop(found.name)
+
+
+def _articles_of(found: ChunkedDocument) -> list[str]:
+    """The names and aliases that a preprint's article may have."""
+    return [
+        alias.removeprefix(PREPRINT_OF) if alias.startswith(PREPRINT_OF) else ARTICLE_OF + alias.removeprefix(PREPRINT)
+        for alias in found.aliases
+        if alias.startswith(PREPRINT)
+    ]
+
+
+def _preprints_of(found: ChunkedDocument) -> list[str]:
+    """The aliases that an article's preprint may have."""
+    names = [each for each in (found.name, *found.aliases) if not each.startswith((PREPRINT, ARTICLE_OF))]
+    linked = [alias.replace(ARTICLE_OF, PREPRINT, 1) for alias in found.aliases if alias.startswith(ARTICLE_OF)]
+    return [*linked, *(PREPRINT_OF + name for name in names)]
 
 
 def _part_exists(part: str) -> bool:

@@ -134,13 +134,15 @@ class PassageStore(StoredRows):
                 owner for owner in owners if not select_in(self._db, "SELECT 1 FROM passages WHERE owner IN", [owner])
             }
             held, aliases = self.documents.held(owners), self.documents.aliases_of(empty)
+            # An alias that others have too, such as the DOI of several rows, does not keep those out.
+            shared = {alias for alias, owner in self.documents.named({a for a, _ in aliases}) if owner not in empty}
             for name, found in by_name.items():
                 of = {told[row][2] for row in found}
                 part = next((held[owner].part for owner in of if owner in held), "")
                 # A passage is known by its words alone: its number may be another's when the document changes.
                 keys = {f"digest:{told[row][1]}" for row in found} | ({name} if "#" not in name else set())
                 keys |= {key for row in found for key in (told[row][0], told[row][2]) if told[row][2] in empty}
-                keys |= {alias for alias, owner in aliases if owner in of}
+                keys |= {alias for alias, owner in aliases if owner in of and alias not in shared}
                 why = "it was removed by name"
                 owner = next(iter(of), "")
                 out |= {

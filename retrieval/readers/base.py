@@ -8,20 +8,21 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 from charset_normalizer import from_bytes
 
 from medagent.retrieval.chunking import Document
-from medagent.retrieval.documents import Kind
+from medagent.retrieval.documents import ARTICLE_OF, PREPRINT, PREPRINT_OF, Kind
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.readers.tesseract import Tesseract
 
 SAMPLE = 65_536  # bytes by which an encoding is found out
 FEW = 0.1  # share of the bytes beyond ASCII that may be wrong in UTF-8
 MUCH, LONG = 0.2, 400  # share of bytes beyond ASCII in texts of other scripts, and bytes from which that can be told
+NOT_REVIEWED = "preprint, not peer-reviewed"
 MAX_SPAN = 60  # columns or rows of one cell
 MAX_FILE_BYTES = 256 << 20  # bytes that are one document, and therefore held at once
 # A damaged or truncated archive. A disk that fails is another matter: it ends the build.
@@ -64,13 +65,17 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Withdrawn:
-    """Documents that must not be in an index, by any of their names: the source says so, and why."""
+    """Documents that must not be in an index, by any of their names: the source says so, and why.
+
+    One that is `listed` stands in a list of notices, and is no document of the corpus.
+    """
 
     where: str
     names: tuple[str, ...]
     kind: Kind
     reason: str
     version: str = ""
+    listed: bool = False
 
 
 Item = Document | Passage | Skipped | LeftOut | Withdrawn
@@ -177,6 +182,20 @@ def usable(document: Document, where: str, nothing: str = "has no abstract") -> 
     if reason := retraction_in_title(document.title):
         return Skipped(where, f"{reason}, by its title")
     return document if document.sections else Skipped(where, nothing)
+
+
+def completed(document: Document) -> Document:
+    """The document with its DOI and PMID among its names. A preprint is marked as one, and by its names too."""
+    about = document.about
+    names = [document.id, *document.aliases, about.doi and f"doi:{about.doi}", about.pmid and f"pmid:{about.pmid}"]
+    preprint = any(kind.lower() == "preprint" for kind in about.types)
+    names = [name for name in names if not name.startswith(ARTICLE_OF if preprint else PREPRINT_OF)]
+    if preprint:
+        types = ("Preprint", *(kind for kind in about.types if kind.lower() != "preprint"))
+        about = replace(about, types=types, notices=(NOT_REVIEWED, *about.notices))
+        names += [PREPRINT + name for name in names if name and not name.startswith(PREPRINT_OF)]
+    aliases = tuple(dict.fromkeys(name for name in names if name and name != document.id))
+    return replace(document, about=about, aliases=aliases)
 
 
 def left_out_of(where: str, counts: Counter[str]) -> Iterator[LeftOut]:

@@ -9,8 +9,6 @@ from medagent.retrieval.bibliography import Bibliography, says, year_in
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.readers.base import Item, usable
 
-ARTICLE_OF, PREPRINT_OF = "article of ", "preprint of "  # aliases that link an article and its preprint, with a name
-
 
 def at(row: Any, paths: str) -> Any:
     """What stands at the first of the paths ("a.b|c") that says something, else None."""

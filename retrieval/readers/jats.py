@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
 from medagent.retrieval.bibliography import Bibliography, plain_doi
 from medagent.retrieval.chunking import Document, Section
+from medagent.retrieval.documents import ARTICLE_OF, PREPRINT_OF
 from medagent.retrieval.readers.base import (
     Item,
     Skipped,
@@ -24,6 +25,7 @@ from medagent.retrieval.readers.xml_text import LANGUAGE, date_of, prepare, runn
 # Parts of a body that are no running text.
 _SILENT = frozenset("table-wrap graphic media ref-list supplementary-material ack subject".split())
 WRAPPER = "wrapper"  # an element around sections, in the place of which its content stands
+_ARTICLES = ("article", "journal-article", "published-article", "peer-reviewed-article", "version-of-record")
 _TEASERS = ("graphical", "toc", "teaser")
 SHELF = "https://www.ncbi.nlm.nih.gov/books/"
 
@@ -46,12 +48,15 @@ def article(element: Element, name: str) -> Item:
         return Withdrawn(where, known, "retracted", reason) if known else Skipped(where, reason)
 
     if element.get("article-type") in ("retraction", "withdrawal") or "retracted-article" in related:
-        return withdrawn("is the notice of a retraction", *_retracted_by(meta))
+        return withdrawn("is the notice of a retraction", *_related(meta, ("retracted-article",)))
     # A notice points back at what it retracts; what was retracted points forward at its notice, or says so in its
     # title.
     if related & {"retraction-forward", "retraction"} or is_retracted(title):
         return withdrawn("is a retracted article")
     journal = text_of(element.find("front/journal-meta//journal-title"))
+    is_preprint = element.get("article-type") == "preprint"
+    kinds = _ARTICLES if is_preprint else ("preprint",)
+    links = [(PREPRINT_OF if is_preprint else ARTICLE_OF) + other for other in _related(meta, kinds)]
     date = min((date for each in meta.findall("pub-date") if (date := date_of(each))), default="")
     found = Document(
         title,
@@ -61,7 +66,7 @@ def article(element: Element, name: str) -> Item:
         year=int(date[:4]) if date else None,
         licence=licence_of(meta),
         name=name,
-        aliases=tuple(names[1:]),
+        aliases=(*names[1:], *links),
         about=_about(element, meta, ids, journal, date, element.get("article-type", "").replace("-", " ")),
     )
     return usable(found, where, "has neither abstract nor body")
@@ -105,11 +110,11 @@ def _plain(value: str) -> str:
     return value.removeprefix("PMC") if value.startswith("PMC") else value.lower()
 
 
-def _retracted_by(meta: Element) -> Iterator[str]:
-    """The articles that a notice retracts, by DOI or PMID."""
+def _related(meta: Element, kinds: Collection[str]) -> Iterator[str]:
+    """The articles that one is related to in these ways, by DOI or PMID."""
     for found in meta.findall("related-article"):
         address = next((value for key, value in found.attrib.items() if key.endswith("href")), "").strip()
-        if found.get("related-article-type") != "retracted-article" or not address:
+        if found.get("related-article-type") not in kinds or not address:
             continue
         if found.get("ext-link-type") == "pubmed" or address.isdecimal():
             yield f"pmid:{address}"

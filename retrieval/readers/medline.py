@@ -9,6 +9,7 @@ from xml.etree.ElementTree import Element
 
 from medagent.retrieval.bibliography import Bibliography, iso_date, year_in
 from medagent.retrieval.chunking import Document, Section
+from medagent.retrieval.documents import ARTICLE_OF, PREPRINT_OF
 from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, retraction_in_title, usable
 from medagent.retrieval.readers.xml_text import date_of, text_of, year_of
 
@@ -19,6 +20,8 @@ _NOTICES = {
     "ExpressionOfConcernIn": "expression of concern",
     "PartialRetractionIn": "part retracted",
 }
+# Reviews have updates too: only those of documents with the type of preprints count.
+_LINKED = {"UpdateIn": PREPRINT_OF, "UpdateOf": ARTICLE_OF}
 RETRACTED = {"retracted publication", "retraction of publication", "retraction notice"}
 _TAGGED = re.compile(r"^([A-Z][A-Z0-9]{1,3}) {0,2}- ?(.*)$")
 _CONTINUED = re.compile(r"^ {4,}(\S.*)$")
@@ -54,7 +57,7 @@ def article(element: Element, name: str) -> Item:
         f"PubMed: {journal}" if journal else "PubMed",
         id=f"pmid:{pmid}",
         year=year_of(found.find("Journal/JournalIssue/PubDate")),
-        aliases=tuple(_aliases(element)),
+        aliases=(*_aliases(element), *(_LINKED[kind] + f"pmid:{other}" for kind, other in links if kind in _LINKED)),
         version=version,
         about=_about(element, found, pmid),
     )

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from medagent.retrieval.bibliography import plain_doi
-from medagent.retrieval.chunking import Section
+from medagent.retrieval.chunking import Document, Section
+from medagent.retrieval.documents import ARTICLE_OF, PREPRINT_OF
 from medagent.retrieval.readers import bioc
-from medagent.retrieval.readers.base import Item, Withdrawn
-from medagent.retrieval.readers.fields import ARTICLE_OF, PREPRINT_OF, at, document_of_fields
+from medagent.retrieval.readers.base import Item, Withdrawn, left_out_of
+from medagent.retrieval.readers.fields import at, document_of_fields
 from medagent.retrieval.readers.html_text import plain_text
 from medagent.retrieval.readers.medline import RETRACTED
 from medagent.retrieval.readers.spl import label_fields
 
 Row = Mapping[str, Any]
 # Where the answers of the sources hold their records.
-ANSWERS = ("resultList.result", "result", "studies", "results", "documents", "PubTator3", "collection")
+_ANSWERS = ("resultList.result", "result", "studies", "results", "documents", "PubTator3", "collection")
 # Paths by field, as users' rows name it.
 _EUROPE_PMC = {
     "title": "title",
@@ -79,6 +81,35 @@ def reader_of(row: Any) -> Callable[..., Item] | None:
     return _article if "abstractText" in row or {"source", "authorString", "pubYear"} <= row.keys() else None
 
 
+def records_in(row: Any) -> list[Any]:
+    """The records of a source's answer; none in what is no answer."""
+    for found in (at(row, path) for path in _ANSWERS):
+        records = found if isinstance(found, list) else [found]
+        if any(map(reader_of, records)):
+            return records
+    return []
+
+
+def read_record(row: Any, where: str, *, source: str) -> Iterator[Item]:
+    """The document of a source's record, and what was left out of it."""
+    read, left_out = reader_of(row), Counter[str]()
+    if read is None:
+        raise ValueError(f"{where}: is no record of a known source")
+    item = read(row if read is bioc.of_record else _plain(row, left_out), where, source=source)
+    yield item
+    if isinstance(item, Document):
+        yield from left_out_of(where, left_out)
+
+
+def _plain(value: Any, left_out: Counter[str]) -> Any:
+    """The record without HTML in its texts."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each, left_out) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each, left_out) for each in value]
+    return plain_text(value, left_out) if isinstance(value, str) else value
+
+
 def _fields(row: Any, paths: Mapping[str, str]) -> dict[str, Any]:
     return {name: found for name, path in paths.items() if (found := at(row, path)) is not None}
 
@@ -88,7 +119,6 @@ def _article(row: Row, where: str, *, source: str) -> Item:
     fields, kind, own = _fields(row, _EUROPE_PMC), str(row.get("source") or ""), str(row.get("id") or "")
     fields["pmid"] = str(row.get("pmid") or (own if kind in ("MED", "") and own.isdecimal() else ""))
     fields["authors"] = [name.strip() for name in str(row.get("authorString") or "").rstrip(".").split(",")]
-    fields["title"] = plain_text(str(fields.get("title") or ""))
     pmc = str(row.get("pmcid") or (own if kind == "PMC" else ""))
     names = (f"pmid:{fields['pmid']}", f"pmc:{pmc.removeprefix('PMC')}", f"doi:{plain_doi(str(row.get('doi') or ''))}")
     names += (f"{kind.lower()}:{own}",) if kind not in ("MED", "PMC", "") else ()
@@ -113,7 +143,7 @@ def _article(row: Row, where: str, *, source: str) -> Item:
     ]
     prefixes = {"preprint of": PREPRINT_OF, "preprint in": ARTICLE_OF}
     links = [prefixes[what] + name for what, name, _ in linked if what in prefixes]
-    sections = [Section("", plain_text(str(row.get("abstractText") or "")))]
+    sections = [Section("", str(row.get("abstractText") or ""))]
     return document_of_fields(fields, names, sections, where, source="Europe PMC", links=links)
 
 
@@ -128,7 +158,7 @@ def _preprint(row: Row, where: str, *, source: str) -> Item:
     fields["version"] = str(fields.get("version") or "").zfill(3)
     article = plain_doi(str(at(row, "published|published_doi") or ""))
     links = [f"{PREPRINT_OF}doi:{article}"] if article.startswith("10.") else []
-    sections = [Section("", plain_text(str(at(row, "abstract|preprint_abstract") or "")))]
+    sections = [Section("", str(at(row, "abstract|preprint_abstract") or ""))]
     return document_of_fields(
         fields, [f"doi:{plain_doi(str(fields.get('doi')))}"], sections, where, source=source, links=links
     )
@@ -140,7 +170,7 @@ def _label(row: Row, where: str, *, source: str) -> Item:
     sections = []
     for key in sorted(keys, key=lambda key: not key.startswith("boxed_warning")):
         heading = _words(key.removesuffix("_table")).capitalize()
-        sections.append(Section(heading, "\n".join(map(plain_text, row[key]))))
+        sections.append(Section(heading, "\n".join(row[key])))
     title = at(row, "openfda.brand_name|openfda.generic_name|spl_product_data_elements") or [""]
     maker = (at(row, "openfda.manufacturer_name") or [""])[0]
     fields = label_fields(str(row["set_id"]), str(row.get("effective_time")), str(row.get("version") or ""), maker)
@@ -169,7 +199,7 @@ def _said(value: Any) -> str:
         return "; ".join(f"{_words(key)}: {text}" for key, each in value.items() if (text := _said(each)))
     if isinstance(value, list):
         return ("\n" if any(isinstance(each, Mapping) for each in value) else ", ").join(map(_said, value))
-    return "" if value in (None, "") else _ESCAPED.sub(r"\1", plain_text(str(value)))
+    return "" if value in (None, "") else _ESCAPED.sub(r"\1", str(value))
 
 
 def _words(key: str) -> str:

@@ -15,8 +15,10 @@ from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.passages import id_of_row, passage_from_row
 from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped, UnusableFileError, left_out_of, usable
 from medagent.retrieval.readers.html_text import plain_text
+from medagent.retrieval.readers.registries import read_record, reader_of, records_in
 
 LONGEST_LINE = 64 << 20  # bytes; a longer one is no row
+LONGEST_RECORD = 16 << 20  # bytes of a file that is one record
 MAX_DEPTH = 500  # arrays and objects within one another
 
 
@@ -39,7 +41,7 @@ def read_json_lines(file: OpenFile) -> Iterator[Item]:
             except (ValueError, RecursionError) as error:  # JSON's and Unicode's errors are both ValueErrors
                 yield Skipped(where, f"no JSON object in UTF-8 ({error})")
                 continue
-            yield from documents_of_row(row, where, source=file.name)
+            yield from items_of_row(row, where, source=file.name)
     except UNREADABLE as error:
         raise UnusableFileError(f"cannot be read after line {number:,} ({error}); what came before is used") from error
     if not number:
@@ -47,15 +49,34 @@ def read_json_lines(file: OpenFile) -> Iterator[Item]:
 
 
 def read_json_array(file: OpenFile) -> Iterator[Item]:
-    """One document per object of an array: the file's own, or those in the fields of the object that the file is."""
+    """One document per object of an array: the file's own, or those in the fields of the object that the file is.
+
+    A file that is a source's record itself is one document.
+    """
+    if (record := _record(file)) is not None:
+        yield from items_of_row(record, file.name, source=file.name)
+        return
     number = 0
     try:
         for number, row in enumerate(_objects(file), start=1):
-            yield from documents_of_row(row, f"{file.name}, row {number}", source=file.name)
+            yield from items_of_row(row, f"{file.name}, row {number}", source=file.name)
     except (ijson.JSONError, UnicodeDecodeError, *UNREADABLE) as error:
         raise UnusableFileError(f"cannot be read after row {number:,} ({error}); what came before is used") from error
     if not number:
         raise UnusableFileError("holds no array of objects")
+
+
+def _record(file: OpenFile) -> Any:
+    """The file's object, where it is short enough and a source's record; else None, and the file is at its start."""
+    head = file.stream.read(LONGEST_RECORD + 1)
+    file.stream.seek(0)
+    if len(head) > LONGEST_RECORD or not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{"):
+        return None
+    try:
+        row = json.loads(head)
+    except (ValueError, RecursionError):  # the reader of arrays says what is wrong
+        return None
+    return row if reader_of(row) or reader_of(row.get("result")) else None  # as Europe PMC answers for one article
 
 
 def _objects(file: OpenFile) -> Iterator[Any]:
@@ -88,6 +109,15 @@ def _without_mark(stream: IO[bytes]) -> IO[bytes]:
     return buffered
 
 
+def items_of_row(row: Any, where: str, *, source: str) -> Iterator[Item]:
+    """The document of a source's record, those of the records in a source's answer, or that of a user's own fields."""
+    records = records_in(row)
+    for number, each in enumerate(records, start=1):
+        yield from items_of_row(each, f"{where}, record {number}", source=source)
+    if not records:
+        yield from (documents_of_row if reader_of(row) is None else read_record)(row, where, source=source)
+
+
 def documents_of_row(row: Any, where: str, *, source: str) -> Iterator[Item]:
     """The document of a row's fields, and what was left out of them; `source` stands in for a row that names none."""
     try:
@@ -95,16 +125,17 @@ def documents_of_row(row: Any, where: str, *, source: str) -> Iterator[Item]:
     except ValueError as error:
         yield Skipped(where, str(error))
         return
-    left_out = Counter[str]()
+    left_out, about = Counter[str](), passage.about
+    named = f"pmid:{about.pmid}" if about.pmid else f"doi:{about.doi}" if about.doi else ""
     document = Document(
         " ".join(plain_text(passage.title, left_out).split("\n")),
         (Section(" ".join(plain_text(passage.section, left_out).split("\n")), plain_text(passage.text, left_out)),),
         passage.source or source,
-        id=id_of_row(row),
+        id=id_of_row(row) or named,
         year=passage.year,
         licence=passage.licence,
         group=passage.document,
-        about=passage.about,
+        about=about,
     )
     yield usable(document, where)
     yield from left_out_of(where, left_out)

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import IO
 
-from medagent.retrieval.bibliography import plain_doi
 from medagent.retrieval.passages import TEXT_FIELDS
 from medagent.retrieval.readers.base import SAMPLE, UNREADABLE, Item, OpenFile, Skipped, encoding_of
+from medagent.retrieval.readers.retractions import is_list_of_retractions, retractions
 from medagent.retrieval.readers.rows import documents_of_row
 
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a column may hold a whole article
@@ -56,6 +56,9 @@ def read_table(file: OpenFile) -> Iterator[Item]:
         number, header = next(rows)
         if isinstance(header, list) and header and header[0].lower().startswith("sep="):
             number, header = next(rows)
+        if is_list_of_retractions(header):
+            yield from retractions(header, rows, file.name)
+            return
         names = [] if isinstance(header, str) else [known_name(name) for name in header]
         if "text" not in names:
             yield Skipped(
@@ -82,10 +85,6 @@ def documents_of_cells(names: Sequence[str], row: Sequence[str], where: str, sou
     for name, cell in zip(names, row, strict=False):
         if name and cell.strip() and name not in fields:
             fields[name] = cell
-    if "id" not in fields and fields.get("pmid", "").strip().isdecimal():
-        fields["id"] = f"pmid:{fields['pmid'].strip()}"
-    elif "id" not in fields and fields.get("doi", "").strip():
-        fields["id"] = f"doi:{plain_doi(fields['doi'])}"
     yield from documents_of_row(fields, where, source=source)
 
 
