@@ -34,23 +34,24 @@ FORMATS = (
     FileFormat(
         (".json",),
         "rows.read_json_array",
-        ("JSON arrays", "Europe PMC", "ClinicalTrials.gov", "openFDA"),
-        "the same, row by row; records of these, of medRxiv and of BioC by their own fields, also as JSON lines",
+        ("JSON arrays",),
+        "the same, row by row; records of Europe PMC, ClinicalTrials.gov, openFDA, medRxiv and BioC as they are",
         2,
     ),
     FileFormat(
         (".csv", ".tsv"),
         "tables.read_table",
         ("CSV", "TSV"),
-        "the same, by the column names of PubMed, Scopus and Web of Science; Retraction Watch's list keeps documents out",
+        "the same, by the column names of PubMed, Scopus and Web of Science; Retraction Watch's list keeps "
+        "retracted documents out",
         2,
     ),
     FileFormat(
         (".xml", ".nxml"),
         "xml.read_xml",
-        ("PubMed XML", "JATS", "BITS", "OAI-PMH", "DailyMed SPL", "TEI", "BioC"),
-        "an article is a document, `pmid:...`: abstracts, translations, sections, notes, tables row by row; a label is "
-        "`setid:...`, its boxed warning first",
+        ("PubMed XML", "JATS", "BITS", "OAI-PMH", "SPL", "TEI", "BioC"),
+        "an article is a document, `pmid:...`: abstracts, translations, sections, notes, tables row by row; DailyMed's "
+        "labels (SPL) are `setid:...`, their boxed warning first",
         2,
     ),
     FileFormat((".nbib",), "references.read_medline_text", ("NBIB",), "a record is a document, `pmid:...`"),

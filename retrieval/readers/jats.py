@@ -55,8 +55,8 @@ def article(element: Element, name: str) -> Item:
         return withdrawn("is a retracted article")
     journal = text_of(element.find("front/journal-meta//journal-title"))
     is_preprint = element.get("article-type") == "preprint"
-    kinds = _ARTICLES if is_preprint else ("preprint",)
-    links = [(PREPRINT_OF if is_preprint else ARTICLE_OF) + other for other in _related(meta, kinds)]
+    linked = _related(meta, _ARTICLES if is_preprint else ("preprint",))
+    links = [(PREPRINT_OF if is_preprint else ARTICLE_OF) + other for other in linked]
     date = min((date for each in meta.findall("pub-date") if (date := date_of(each))), default="")
     found = Document(
         title,

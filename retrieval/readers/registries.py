@@ -120,8 +120,8 @@ def _article(row: Row, where: str, *, source: str) -> Item:
     fields["pmid"] = str(row.get("pmid") or (own if kind in ("MED", "") and own.isdecimal() else ""))
     fields["authors"] = [name.strip() for name in str(row.get("authorString") or "").rstrip(".").split(",")]
     pmc = str(row.get("pmcid") or (own if kind == "PMC" else ""))
-    names = (f"pmid:{fields['pmid']}", f"pmc:{pmc.removeprefix('PMC')}", f"doi:{plain_doi(str(row.get('doi') or ''))}")
-    names += (f"{kind.lower()}:{own}",) if kind not in ("MED", "PMC", "") else ()
+    names = [f"pmid:{fields['pmid']}", f"pmc:{pmc.removeprefix('PMC')}", f"doi:{plain_doi(str(row.get('doi') or ''))}"]
+    names += [f"{kind.lower()}:{own}"] if kind not in ("MED", "PMC", "") else []
     types = fields.get("types") or []
     fields["types"] = types = types.split(";") if isinstance(types, str) else list(types)
     said = [each for each in at(row, "commentCorrectionList.commentCorrection") or () if isinstance(each, Mapping)]

@@ -33,14 +33,14 @@ def retractions(header: Sequence[str], rows: Iterable[tuple[int, list[str] | str
             continue
         said = {column: cell.strip() for column, cell in zip(columns, row, strict=False)}
         pmid, doi, nature = (said.get(column, "") for column in _COLUMNS)
-        names = (f"pmid:{pmid}",) if pmid.strip("0").isdecimal() else ()
-        names += (f"doi:{plain_doi(doi)}",) if plain_doi(doi).startswith("10.") else ()
+        names = [f"pmid:{pmid}"] if pmid.strip("0").isdecimal() else []
+        names += [f"doi:{plain_doi(doi)}"] if plain_doi(doi).startswith("10.") else []
         date = _iso_date(said.get("retractiondate", ""))
         if nature.lower() == "retraction" and names:
             reason = said.get("reason", "").strip("+; ").replace("+", "")
             when = f" on {date}" if date else ""
             reason = f"was retracted{when}{f' ({reason})' if reason else ''}"
-            found.append((date, Withdrawn(where, names, "retracted", reason, listed=True)))
+            found.append((date, Withdrawn(where, tuple(names), "retracted", reason, listed=True)))
             continue
         if nature.lower() == "reinstatement":
             reinstated |= {each: max(date, reinstated.get(each, "")) for each in names}

@@ -35,7 +35,7 @@ def article(element: Element, name: str) -> Item:
         "name": name,
     }
     names = (
-        f"doi:{plain_doi(fields['doi'])}",
+        f"doi:{plain_doi(said.get('DOI', ''))}",
         f"pmid:{fields['pmid']}",
         f"pmc:{said.get('PMCID', said.get('PMC', ''))}",
     )
