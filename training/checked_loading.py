@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from lightning import LightningModule
 from lightning.fabric.utilities.cloud_io import _load
+from lightning.pytorch.core.saving import CHECKPOINT_PAST_HPARAMS_KEYS
 
 from medagent.config_files import known_class
 
@@ -24,9 +25,15 @@ class CheckedModule(LightningModule):
         Raises:
             ConfigError: the checkpoint names a class that is not the project's own, in a module not imported yet.
         """
-        found = _load(checkpoint_path, map_location="cpu", weights_only=True).get(cls.CHECKPOINT_HYPER_PARAMS_KEY, {})
-        # A setting that takes an object may name its class by a bare text too. Lightning checks its own, "_...".
-        plain = {name for name, each in inspect.signature(cls).parameters.items() if isinstance(each.default, str)}
+        whole, found = _load(checkpoint_path, map_location="cpu", weights_only=True), dict[str, Any]()
+        for key in (*CHECKPOINT_PAST_HPARAMS_KEYS, cls.CHECKPOINT_HYPER_PARAMS_KEY):  # all of which Lightning reads
+            found |= whole.get(key, {})
+        # Lightning ignores what only an earlier version took, and checks its own, "_...".
+        taken = inspect.signature(cls).parameters
+        if not any(each.kind is each.VAR_KEYWORD for each in taken.values()):
+            found = {name: each for name, each in found.items() if name in taken or name[0] == "_"}
+        # A setting that takes an object may name its class by a bare text too.
+        plain = {name for name, each in taken.items() if isinstance(each.default, str)}
         bare = [each for name, each in found.items() if isinstance(each, str) and name not in plain and name[0] != "_"]
         for path in [*bare, *class_paths(found)]:
             known_class(path, f"checkpoint {checkpoint_path}")

@@ -96,10 +96,15 @@ def test_a_runs_settings_are_compared_and_never_imported(tmp_path: Path, marker:
     assert not marker.exists()
 
 
+@pytest.mark.parametrize("key", ["hyper_parameters", "hparams"])  # the second is an earlier Lightning's
 @pytest.mark.parametrize("loss", [{"class_path": "hostile.Loss", "init_args": {}}, "hostile.Loss"])
-def test_a_checkpoints_classes_are_imported_when_they_are_allowed(tmp_path: Path, marker: Path, loss: object) -> None:
+def test_a_checkpoints_classes_are_imported_when_they_are_allowed(
+    tmp_path: Path, marker: Path, loss: object, key: str
+) -> None:
     module = AgentModule("starter", "float32", critic_lora=None)
-    kept = {"state_dict": module.state_dict(), "hyper_parameters": {**module.hparams, "policy_loss": loss}}
+    plain = {name: value for name, value in module.hparams.items() if name != "policy_loss"}
+    kept = {"state_dict": module.state_dict(), "hyper_parameters": plain}
+    kept[key] = {**kept.get(key, {}), "policy_loss": loss}
     module.on_save_checkpoint(kept)
     torch.save({**kept, "pytorch-lightning_version": "2.6.4"}, tmp_path / "sent.ckpt")
     with pytest.raises(ConfigError, match=FOUND.format("Loss")):
@@ -108,6 +113,14 @@ def test_a_checkpoints_classes_are_imported_when_they_are_allowed(tmp_path: Path
     allow_class("hostile.Loss")
     assert marker.exists()
     assert type(AgentModule.load_from_checkpoint(tmp_path / "sent.ckpt").policy_loss).__name__ == "Loss"
+
+
+def test_settings_of_a_checkpoint_that_only_an_earlier_version_took_are_ignored(tmp_path: Path) -> None:
+    module = AgentModule("starter", "float32", critic_lora=None)
+    kept = {"state_dict": module.state_dict(), "hyper_parameters": {**module.hparams, "routing_replay": "none"}}
+    module.on_save_checkpoint(kept)
+    torch.save({**kept, "pytorch-lightning_version": "2.6.4"}, tmp_path / "kept.ckpt")
+    assert "routing_replay" not in AgentModule.load_from_checkpoint(tmp_path / "kept.ckpt").hparams
 
 
 class Pickled:
