@@ -53,9 +53,10 @@ _PLAIN_GRADE = re.compile(
 )
 _CODE = re.compile(
     r"[(\[](?:GRADE|[Gg]rade):? ?(?P<a>[12]?[A-D])[)\]]|\b(?:GRADE|[Gg]rade):? (?P<b>[12][A-D])\b"
-    rf"|[(\[](?P<c>[12][A-D])[)\]](?=\.?$)|[(\[](?P<d>[Ll]evel {_LEVEL})[)\]]"
+    rf"|[(\[](?P<c>[12][A-D])[)\]](?=\.|\s*$)|[(\[](?P<d>[Ll]evel {_LEVEL})[)\]]"
 )
 _BEFORE_GRADE = re.compile(r"\.\s+(?=[(\[](?:[12][A-D]\b|(?i:grade|level|class|strong|weak|conditional)\b))")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\d(\[])|\n")
 _ROW = re.compile(r"([^:;]{1,60}): [^;]*; [^:;]{1,60}: ")
 
 
@@ -66,13 +67,12 @@ def kind_and_grade(section_kind: str, heading: str, text: str, *, rows: bool) ->
         return "boxed warning", ""
     grades = [_said(found) for found in _PLAIN_GRADE.finditer(f"{headings[-1]}: {text}")]
     expected = any(map(_HEADING.match, headings)) and not any(map(_ABOUT.search, headings))
-    advised = False
-    for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z\d(\[])|\n", _BEFORE_GRADE.sub(" ", text)):
-        if not _ADVICE.search(sentence) or _RESEARCH.search(sentence):
-            continue
-        codes = [_said(found) for found in _CODE.finditer(sentence)]
-        grades += codes
-        advised |= bool(expected or codes or _LABEL.match(sentence) or _PLAIN_GRADE.search(sentence))
+    advised, asked = False, bool(expected or grades or _CODE.search(text) or "ecommendation" in text)
+    for sentence in _SENTENCE.split(_BEFORE_GRADE.sub(" ", text)) if asked else ():
+        if _ADVICE.search(sentence) and not _RESEARCH.search(sentence):
+            codes = [_said(found) for found in _CODE.finditer(sentence)]
+            grades += codes
+            advised |= bool(expected or codes or _LABEL.match(sentence) or _PLAIN_GRADE.search(sentence))
     kind = "recommendation" if advised else "table" if rows or section_kind == "table" else NARRATIVE
     return kind, "; ".join(dict.fromkeys(grades))
 

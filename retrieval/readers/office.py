@@ -133,7 +133,8 @@ class _Row:
 
 def _rows(sheet: Any, counts: Counter[str]) -> Iterator[_Row]:
     """The rows that are shown and not empty, merged cells filled; a cell over the whole row stands once."""
-    height, width, last = sheet.max_row, sheet.max_column, 0
+    height, last = sheet.max_row, 0
+    width = max((place[1] for place, cell in sheet._cells.items() if cell.value is not None), default=0)
     merged = {
         (row, column): (area.min_row, area.min_col)
         for area in sheet.merged_cells.ranges
@@ -257,8 +258,12 @@ def _presentation(raw: bytes, name: str, counts: Counter[str]) -> list[Item]:
         if slide._element.get("show") in ("0", "false"):
             counts["hidden slide|"] += 1
             continue
-        for choice in list(slide._element.iter(f"{_CHOICES}Choice")):  # newer forms beside a picture for older programs
-            choice.getparent().getparent().replace(choice.getparent(), choice[0])
+        for both in list(
+            slide._element.iter(f"{_CHOICES}AlternateContent")
+        ):  # a newer form, and one for older programs
+            for shape in list(both[0]):
+                both.addprevious(shape)
+            both.getparent().remove(both)
         first = slide.shapes.title
         title = " ".join(_frame_lines(first._element, counts)) if first is not None else ""
         others = [shape for shape in slide.shapes if first is None or shape.shape_id != first.shape_id]
