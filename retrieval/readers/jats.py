@@ -176,7 +176,9 @@ def _table(wrap: Element, above: str) -> Section | None:
     if not any(lines):
         return None
     label = ". ".join(part for name in ("title", "label", "caption") if (part := text_of(wrap.find(name))))
-    return Section(" > ".join(part for part in (above, label or "Table") if part), "\n".join(filter(None, lines)))
+    return Section(
+        " > ".join(part for part in (above, label or "Table") if part), "\n".join(filter(None, lines)), "table"
+    )
 
 
 def rows_of(table: Element) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from xml.etree.ElementTree import Element, SubElement
 
 from medagent.retrieval.chunking import Section
@@ -29,7 +30,7 @@ def label(element: Element, name: str) -> Item:
             SubElement(section, "title").text = code.capitalize()
     first = Element("body")
     first.extend([each for each in element.iter("sec") if each.find(_BOXED) is not None])
-    sections = sections_of(first, "")
+    sections = [replace(each, kind="boxed warning") for each in sections_of(first, "")]
     for each in first:
         each.clear()  # else it would stand twice
     sections += [each for wrapped in element.findall(WRAPPER) for each in sections_of(wrapped, "")]

@@ -19,7 +19,7 @@ from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import Chunking
 from medagent.serving.openai_form import source_line
 from medagent.serving.schemas import PassageShape
-from tests.retrieval.support import SMALL
+from tests.retrieval.support import SMALL, read
 
 
 def found(text: str, heading: str = "", section_kind: str = "") -> tuple[str, str]:
@@ -96,6 +96,21 @@ def test_boxed_warnings_are_known_by_their_heading_or_the_reader() -> None:
     assert found(text, "", "boxed warning") == ("boxed warning", "")
     for heading in ("Warning: see below", "WARNINGS AND PRECAUTIONS", "Unboxed warnings"):
         assert found("Liver failure occurred.", heading) == ("narrative", "")
+
+
+LABEL = """<document xmlns="urn:hl7-org:v3"><setId root="AB"/><title>Demoxetine</title><versionNumber value="2"/>
+<component><structuredBody><component><section><code code="34066-1" displayName="BOXED WARNING SECTION"/>
+<title>Warning: liver</title><text><paragraph>It harms the liver.</paragraph></text></section></component>
+<component><section><code code="1"/><title>Uses</title><text><paragraph>Pain.</paragraph></text></section></component>
+</structuredBody></component></document>"""
+
+
+def test_the_boxed_warning_of_a_label_is_known_by_its_code(tmp_path: Path) -> None:
+    (document,), _ = read(tmp_path, "label.xml", LABEL)
+    assert [(section.heading, section.kind) for section in document.sections] == [
+        ("Warning: liver", "boxed warning"),
+        ("Uses", ""),
+    ]
 
 
 def chunked(text: str, max_tokens: int = 0, kind: str = "") -> list[tuple[str, str]]:
