@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import io
 import re
+import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -127,6 +129,14 @@ class OpenFile:
         if binary or not text.strip():
             raise UnusableFileError("is empty, or no text")
         return text
+
+
+def open_zip(raw: bytes) -> zipfile.ZipFile:
+    """An archive in memory; an `UnusableFileError` where it would unpack to more than `MAX_FILE_BYTES`."""
+    archive = zipfile.ZipFile(io.BytesIO(raw))
+    if sum(each.file_size for each in archive.infolist() if each.filename.endswith("ml")) > MAX_FILE_BYTES:
+        raise UnusableFileError(f"unpacks to more than {MAX_FILE_BYTES >> 20} MiB of text; cut it into several files")
+    return archive
 
 
 def encoding_of(head: bytes, *, declared: str = "") -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import posixpath
 import re
 import zipfile
@@ -13,7 +12,7 @@ from urllib.parse import unquote
 from lxml import etree, html
 
 from medagent.retrieval.bibliography import Bibliography, iso_date
-from medagent.retrieval.readers.base import Item, OpenFile, UnusableFileError, encoding_of
+from medagent.retrieval.readers.base import Item, OpenFile, UnusableFileError, encoding_of, open_zip
 from medagent.retrieval.readers.html_text import document_of, without_entities
 from medagent.retrieval.readers.html_tree import prepare
 
@@ -24,7 +23,7 @@ _XHTML = html.XHTMLParser(resolve_entities=False, recover=True, huge_tree=True)
 def read_epub(file: OpenFile) -> Iterator[Item]:
     """One document of a book; an `UnusableFileError` where its chapters are encrypted."""
     try:
-        with zipfile.ZipFile(io.BytesIO(file.whole())) as book:
+        with open_zip(file.whole()) as book:
             container = etree.fromstring(book.read("META-INF/container.xml"), _XML)
             path = next(container.iter("{*}rootfile")).get("full-path", "")
             package = etree.fromstring(book.read(path), _XML)

@@ -9,28 +9,24 @@ from html import escape, unescape
 from html.entities import html5
 
 from lxml import etree, html
+from lxml.html import defs
 
 from medagent.retrieval.bibliography import Bibliography, year_in
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.readers.base import Item, left_out_of, table_lines, usable
-from medagent.retrieval.readers.html_tree import INLINE, prepare
+from medagent.retrieval.readers.html_tree import BLOCKS, cells_of, prepare
 from medagent.retrieval.readers.text import expand_ligatures, title_from_name
 from medagent.retrieval.readers.years import printed_year
 
 PARSER = html.HTMLParser(huge_tree=True)  # pictures may stand in the text
 TOP = 2_000  # characters at the head of a document that may state its year
 
-_BLOCKS = frozenset(
-    "address article aside blockquote body caption center dd details div dl dt fieldset figcaption figure footer form "
-    "h1 h2 h3 h4 h5 h6 header hr html li main nav ol p pre section summary table tbody td tfoot th thead tr ul".split()
-)
-_NAMES = "|".join([*_BLOCKS, *INLINE, r"jats:[\w-]+"])
+_NAMES = "|".join([*(defs.tags | BLOCKS), "template", r"jats:[\w-]+"])
+_OPENED = re.compile("<[/A-Za-z!]")  # quick to find
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"'<>]+)"""
 # Known tags only, with attributes that have values: "p <q and q> 3" and "<5 mg" are text.
-_TAG = re.compile(
-    rf"(<(?=[/a-z!])/?(?:{_NAMES})(?:\s+[\w:.-]+\s*=\s*{_VALUE}|\s+hidden)*\s*/?>|<!--.*?-->)", re.I | re.S
-)
-_BLOCK = re.compile(rf"<(?:{'|'.join(_BLOCKS)}|br|jats:[\w-]+)\b", re.I)
+_TAG = re.compile(rf"(</?(?:{_NAMES})(?:\s+[\w:.-]+\s*=\s*{_VALUE}|\s+hidden)*\s*/?>|<!--.*?-->)", re.I | re.S)
+_BLOCK = re.compile(rf"<(?:{'|'.join(BLOCKS)}|br|jats:[\w-]+)\b", re.I)
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#x[\da-f]{1,6}|[a-z]\w{1,31});", re.I)
 
 
@@ -65,7 +61,7 @@ def plain_text(fragment: str, left_out: Counter[str] | None = None) -> str:
     'p < 0.05 at 10^9/L, <5 mg'
     """
     for _ in range(2):  # some exports escape what is escaped already
-        if "<" in fragment and _TAG.search(fragment):
+        if _OPENED.search(fragment) and _TAG.search(fragment):
             fragment = _without_tags(fragment, Counter() if left_out is None else left_out)
         elif "&" in fragment:
             fragment = _ENTITY.sub(_character, fragment)
@@ -109,25 +105,20 @@ def lines_of(node: etree._Element) -> Iterator[tuple[str, str]]:
     def walk(part: etree._Element, within: bool) -> Iterator[tuple[str, str]]:
         if not isinstance(part.tag, str):
             return
-        if part.tag == "table" and part.find(".//table") is None:
+        if part.tag == "tr":  # of a table that lays out a page
             yield from flushed()
-            rows = [[" ".join(line for _, line in lines_of(cell)) for cell in _cells(row)] for row in part.iter("tr")]
-            first = next((_cells(row) for row in part.iter("tr")), [])
-            yield from (("", line) for line in table_lines(rows, named=any(cell.tag == "th" for cell in first)))
+            cells = (" ".join(line for _, line in lines_of(cell)) for cell in cells_of(part))
+            yield from (("", line) for line in table_lines([list(cells)], named=False) if line)
             return
-        if part.tag in _BLOCKS:
+        if part.tag in BLOCKS:
             yield from flushed()
         parts.append("\r" if part.tag == "br" else " ".join((part.text or part.get("alt") or "").split("\n")))
         held = within or part.tag in ("p", "li", "dd", "blockquote", "table")
         for child in part:
             yield from walk(child, held)
             parts.append(" ".join((child.tail or "").split("\n")))
-        if part.tag in _BLOCKS:
+        if part.tag in BLOCKS:
             yield from flushed("" if within or not re.fullmatch("h[1-6]", part.tag) else part.tag)
 
     yield from walk(node, False)
     yield from flushed()
-
-
-def _cells(row: etree._Element) -> list[etree._Element]:
-    return [cell for cell in row if cell.tag in ("td", "th")]

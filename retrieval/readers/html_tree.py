@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from lxml import html
-from lxml.html import HtmlElement
+from lxml.html import HtmlElement, defs
 
-from medagent.retrieval.readers.base import has_header, table_lines
+from medagent.retrieval.readers.base import has_header, named_lines, spread
 from medagent.retrieval.readers.text import superscript
 
 CHARSET = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
@@ -21,12 +21,10 @@ _SELECTOR = re.compile(r"([\w-]*)(?:([.#])([\w-]+))?")
 _WARNING = re.compile(r"warn|caution|alert|danger|important|callout|admonition|note|contraindic", re.IGNORECASE)
 _SILENT = {"template", "noscript", "script", "style", "annotation"}
 _MENUS = {"nav", "header", "footer", "aside", "form", "button", "select"}
-INLINE = frozenset(
-    "a abbr acronym b bdi bdo big br cite code col colgroup del dfn em font i img ins kbd label mark math q s samp "
-    "script small span strike strong style sub sup template time tt u var wbr".split()
+BLOCKS = (defs.block_tags - {"del", "ins"}) | frozenset(
+    "article aside body details figcaption figure footer header html main nav section summary".split()
 )
 _LINKED = re.compile(r"[\W\d]*[a-z]?[\W\d]*")
-_MAX_COLUMNS = 60
 
 
 def prepare(tree: HtmlElement, css: str = "") -> Counter[str]:
@@ -45,8 +43,9 @@ def prepare(tree: HtmlElement, css: str = "") -> Counter[str]:
         _set_in_line(mark)
     for figure in list(tree.iter("figcaption")):
         _as_paragraph(figure)
-    for table in list(tree.iter("table")):
-        plain_table(table)
+    whole = tree.tag == "html"  # tables around tables lay out pages
+    for table in [each for each in tree.iter("table") if not whole or each.find(".//table") is None][::-1]:
+        _table_as_lines(table)
     for terms in list(tree.iter("dl")):
         _plain_list(terms)
     return left_out
@@ -74,7 +73,9 @@ def _leave_out(tree: HtmlElement) -> Counter[str]:
         hidden = node.get("hidden") is not None or _HIDDEN.search(style)
         if node.tag in _SILENT or struck or hidden or node.get("aria-hidden") == "true":
             words = node.text_content()
-            if tree not in node.iterancestors() or (len(words) >= most and not (struck or node.tag in _SILENT)):
+            if tree not in node.iterancestors() or (
+                len(words) >= most and tree.tag == "html" and not (struck or node.tag in _SILENT)
+            ):
                 continue
             if node.tag not in _SILENT and (struck or hidden) and re.search(r"\w", words) and not _in_menu(node):
                 left_out["struck-out text" if struck else "hidden text"] += 1
@@ -112,7 +113,7 @@ def _text_before(node: HtmlElement) -> str:
     for before in node.itersiblings(preceding=True):
         if text := str(before.tail or (before.text_content() if isinstance(before.tag, str) else "")):
             return text
-    if above is None or above.text or above.tag not in INLINE:
+    if above is None or above.text or above.tag in BLOCKS:
         return str(above.text or "") if above is not None else ""
     return _text_before(above)
 
@@ -127,91 +128,51 @@ def _as_paragraph(caption: HtmlElement) -> None:
         caption.tag = "p"
         figure.drop_tag()
         return
-    figure.getparent().replace(figure, paragraph(text, figure.tail))
+    figure.getparent().replace(figure, _paragraph(text, figure.tail))
 
 
-def paragraph(text: str, tail: str | None = None) -> HtmlElement:
-    """A paragraph with this text, and this text behind it."""
+def _paragraph(text: str, tail: str | None = None) -> HtmlElement:
     made = html.Element("p")
     made.text, made.tail = text, tail
     return made
 
 
-def plain_table(table: HtmlElement) -> None:
-    """Make it a table without spans, one row naming its columns, after its caption; those that lay out a page stay."""
-    parent = table.getparent()
-    if parent is None or table.get("role") == "presentation" or table.find(".//table") is not None:
+def _table_as_lines(table: HtmlElement) -> None:
+    """A line per row in place of a table, after its caption; tables that lay out a page stay."""
+    if table.get("role") == "presentation" or next(table.iter("h1", "h2", "h3", "h4", "form"), None) is not None:
         return
-    if next(table.iter("h1", "h2", "h3", "h4", "form"), None) is not None:
-        return
-    for caption in table.findall("caption"):
-        text = " ".join(caption.text_content().split())
-        _drop(caption)
-        if text:
-            parent.insert(parent.index(table), paragraph(text))
-    parts = ("thead", "tbody", "tfoot")  # in the order in which they are shown
+    order = ("thead", "tbody", "tfoot")  # in which they are shown
     rows = sorted(
-        table.iter("tr"), key=lambda row: parts.index(row.getparent().tag) if row.getparent().tag in parts else 1
+        table.iter("tr"), key=lambda row: order.index(row.getparent().tag) if row.getparent().tag in order else 1
     )
-    cells, heads = _spread(rows)
-    if len(cells) < 2 or max(map(len, cells)) < 2:
+    cells = spread(
+        [[(_text(cell), cell.get("colspan"), cell.get("rowspan")) for cell in cells_of(row)] for row in rows]
+    )
+    if len(cells) < 2 or len(cells[0]) < 2:
         return
-    begun = 0
-    while begun < len(cells) - 1 and heads[begun]:
-        begun += 1
+    begun = next((at for at, row in enumerate(rows[:-1]) if not _is_head(row)), len(rows) - 1)
     if not begun and has_header(cells, [_is_bold(row) for row in rows]):
         begun = 1
-    names = [" ".join(dict.fromkeys(filter(None, column))) for column in zip(*cells[:begun], strict=True)]
-    for child in list(table):
-        table.remove(child)
-    if next(table.iterancestors("li", "dd"), None) is not None:
-        table.tag = "ul"
-        for text in table_lines([names, *cells[begun:]] if begun else cells, named=bool(begun)):
-            html.etree.SubElement(table, "li").text = text
-        return
-    for number, row in enumerate([names, *cells[begun:]] if begun else cells):
-        line = html.etree.SubElement(table, "tr")
-        for text in row:
-            html.etree.SubElement(line, "th" if begun and not number else "td").text = text
+    lines = [text for caption in table.findall("caption") if (text := _text(caption))] + named_lines(cells, begun)
+    tail = table.tail
+    table.clear()
+    table.tag, table.tail = "div", tail
+    table.extend(_paragraph(line, " ") for line in lines)
 
 
-def _spread(rows: list[HtmlElement]) -> tuple[list[list[str]], list[bool]]:
-    """The texts of rows with spans written out (names in each column, else in the first), and which rows are heads."""
-    found: list[list[str]] = []
-    heads: list[bool] = []
-    open_: dict[int, tuple[int, str]] = {}  # by column: rows still to fill, and with what
-    for row in rows:
-        own = [cell for cell in row if cell.tag in ("th", "td")]
-        filled = [cell for cell in own if cell.text_content().strip()]
-        in_head = row.getparent() is not None and row.getparent().tag == "thead"
-        is_head = in_head or (bool(filled) and all(cell.tag == "th" for cell in filled) and len(filled) > 1)
-        texts: list[str] = []
-
-        def fill(texts: list[str] = texts) -> None:
-            while len(texts) in open_:
-                left, text = open_[len(texts)]
-                open_[len(texts)] = (left - 1, text)
-                if left <= 1:
-                    del open_[len(texts)]
-                texts.append(text)
-
-        for cell in own:
-            fill()
-            text = " ".join(cell.text_content().split())
-            for at in range(min(_number(cell.get("colspan")), _MAX_COLUMNS)):
-                shown = text if is_head or not at else ""
-                if (down := _number(cell.get("rowspan"))) > 1:
-                    open_[len(texts)] = (down - 1, shown)
-                texts.append(shown)
-        fill()
-        found.append(texts)
-        heads.append(is_head)
-    width = max(map(len, found), default=0)
-    return [texts + [""] * (width - len(texts)) for texts in found], heads
+def _text(node: HtmlElement) -> str:
+    return " ".join(node.text_content().split())
 
 
-def _number(value: str | None) -> int:
-    return int(value) if value and value.strip().isdecimal() and int(value) > 0 else 1
+def cells_of(row: HtmlElement) -> list[HtmlElement]:
+    """The cells of a table's row."""
+    return [cell for cell in row if cell.tag in ("th", "td")]
+
+
+def _is_head(row: HtmlElement) -> bool:
+    filled = [cell for cell in cells_of(row) if _text(cell)]
+    named = len(filled) > 1 and all(cell.tag == "th" for cell in filled)
+    return named or (row.getparent() is not None and row.getparent().tag == "thead")
 
 
 def _is_bold(row: HtmlElement) -> bool:

@@ -53,10 +53,7 @@ def _items(file: OpenFile, kind: str, read: Callable[[bytes, str, Counter[str]],
     if raw.startswith(_OLE):
         raise UnusableFileError("is encrypted, or in the format of before 2007; save it anew, without a password")
     try:
-        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-            size = sum(part.file_size for part in archive.infolist() if part.filename.endswith(".xml"))
-        if size > base.MAX_FILE_BYTES:
-            raise UnusableFileError(f"unpacks to more than {base.MAX_FILE_BYTES >> 20} MiB; cut it into several files")
+        base.open_zip(raw).close()
         with warnings.catch_warnings(action="ignore"):  # they tell what could not be written again
             found = read(raw, file.name, counts)
     except UnusableFileError:

@@ -127,9 +127,10 @@ def documents_of_row(row: Any, where: str, *, source: str) -> Iterator[Item]:
         return
     left_out, about = Counter[str](), passage.about
     named = f"pmid:{about.pmid}" if about.pmid else f"doi:{about.doi}" if about.doi else ""
+    title, section, text = (plain_text(each, left_out) for each in (passage.title, passage.section, passage.text))
     document = Document(
-        " ".join(plain_text(passage.title, left_out).split("\n")),
-        (Section(" ".join(plain_text(passage.section, left_out).split("\n")), plain_text(passage.text, left_out)),),
+        title.replace("\n", " "),
+        (Section(section.replace("\n", " "), text),),
         passage.source or source,
         id=id_of_row(row) or named,
         year=passage.year,
@@ -138,4 +139,5 @@ def documents_of_row(row: Any, where: str, *, source: str) -> Iterator[Item]:
         about=about,
     )
     yield usable(document, where)
-    yield from left_out_of(where, left_out)
+    if left_out:
+        yield from left_out_of(where, left_out)

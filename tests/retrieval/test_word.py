@@ -174,7 +174,7 @@ def test_tables_with_merged_cells_tables_within_and_no_header(tmp_path: Path) ->
         "Drug: fictillin; Age: adult; Dose: 1 g",
         "Drug: fictillin; Age: child; Dose: 10 mg/kg",
         "And:",
-        "Drug: fictarol; Route: oral; Dose: adult; 5 mg; child; 2 mg",
+        "Drug: fictarol; Route: oral; Dose: adult; 5 mg child; 2 mg",
         "Route; oral",
         "Food; without",
     ]
