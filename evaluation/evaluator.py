@@ -36,7 +36,6 @@ from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.sharded import ShardedRetriever
 from medagent.retrieval.tools import code_digest, corpus_of
 from medagent.types import Limits, Question
 
@@ -214,7 +213,7 @@ def evaluate(
     total = len(plan.modes) * sum(len(plan.jobs(question)) for question in questions)
     callback.on_start(settings, len(questions), notes, total)
     searched = corpus_of(ready.retriever)
-    corpus = searched.passages if isinstance(searched, HybridRetriever | ShardedRetriever) else []
+    corpus = searched.passages if isinstance(searched, HybridRetriever) else []
     most = ready.limits.max_turns * ready.top_k if set(plan.modes).intersection(EVIDENCE_MODES) else 0
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)

@@ -10,7 +10,6 @@ from medagent.models.base_models import STARTER, base_sha256, is_gguf, model_pat
 from medagent.retrieval.remote import RemoteRetriever
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.sharded import ShardedRetriever
 from medagent.retrieval.tools import corpus_of
 
 LARGE = 64 * 2**20  # bytes; larger files are compared by size and time
@@ -37,11 +36,10 @@ def agent_fingerprint(agent: str) -> str:
 
 
 def index_fingerprint(retriever: Retriever) -> str:
-    """A digest of an index's manifest, or those of several, with the passages' digests. Empty where there is none."""
+    """A digest of an index's manifest, with the passages' digests. Empty where there is none."""
     retriever = corpus_of(retriever)
     if isinstance(retriever, RemoteRetriever):
         return retriever.version
-    if not isinstance(retriever, HybridRetriever | ShardedRetriever):
+    if not isinstance(retriever, HybridRetriever):
         return ""
-    folders = retriever.folders if isinstance(retriever, ShardedRetriever) else (retriever.folder,)
-    return sha256(b"".join((folder / "manifest.json").read_bytes() for folder in folders)).hexdigest()
+    return sha256((retriever.folder / "manifest.json").read_bytes()).hexdigest()

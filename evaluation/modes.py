@@ -30,7 +30,6 @@ from medagent.retrieval.controls import UnrelatedRetriever
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.sharded import ShardedRetriever
 from medagent.retrieval.tools import corpus_of
 from medagent.types import Question
 
@@ -159,7 +158,7 @@ def gold_passages(
     retriever = corpus_of(retriever)
     held = {passage.id: passage for passage in passages}
     wanted = {id_ for question in questions for id_ in question.gold_passage_ids}
-    if isinstance(retriever, HybridRetriever | ShardedRetriever):
+    if isinstance(retriever, HybridRetriever):
         found = {id_: retriever.passage(id_) for id_ in wanted - set(held)}
         held |= {id_: passage for id_, passage in found.items() if passage is not None}
     return held

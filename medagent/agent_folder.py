@@ -32,11 +32,11 @@ from medagent.protocol import TagProtocol
 from medagent.quoting_agent import QuotingAgent
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.embedders import embedder_from_identity
+from medagent.retrieval.opening import URL, index_folder, open_index
 from medagent.retrieval.remote import RemoteRetriever
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import SearchSettings
-from medagent.retrieval.sharded import URL, ShardedRetriever, index_folders, open_index
 from medagent.retrieval.tools import Tool, Toolbox, class_path, corpus_of, tool_named
 from medagent.types import Limits
 
@@ -52,10 +52,9 @@ def retriever_spec(retriever: Retriever) -> RetrieverSpec | None:
     retriever = corpus_of(retriever)
     if isinstance(retriever, RemoteRetriever):
         return RetrieverSpec(retriever.url, "", SearchSettings(), str(retriever.where))
-    if not isinstance(retriever, HybridRetriever | ShardedRetriever):
+    if not isinstance(retriever, HybridRetriever):
         return None
-    folders = retriever.folders if isinstance(retriever, ShardedRetriever) else (retriever.folder,)
-    index = ",".join(str(folder.resolve()) for folder in folders)
+    index = str(retriever.folder.resolve())
     return RetrieverSpec(index, retriever.embedder.identity, retriever.settings, str(retriever.where))
 
 
@@ -68,13 +67,11 @@ def open_spec(spec: RetrieverSpec, index: str | None = None, *, beside: Path | N
     if where.startswith(URL):
         return open_index(where, where=spec.where)
     if index is None and beside is not None:
-        where = ",".join(_found(Path(folder), beside) for folder in index_folders(where))
+        where = _found(Path(index_folder(where)), beside)
     if not spec.embedder:
         return open_index(where, where=spec.where)
-    embedder, folders = embedder_from_identity(spec.embedder), index_folders(where)
-    if len(folders) == 1:
-        return HybridRetriever(where, embedder, settings=spec.search, where=spec.where)
-    return ShardedRetriever(folders, embedder, settings=spec.search, where=spec.where)
+    embedder = embedder_from_identity(spec.embedder)
+    return HybridRetriever(index_folder(where), embedder, settings=spec.search, where=spec.where)
 
 
 def save_agent(folder: Path, spec: AgentSpec, tokenizer: PreTrainedTokenizerBase) -> None:

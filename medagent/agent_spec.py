@@ -20,7 +20,7 @@ FORMAT = 3
 
 @dataclass(frozen=True)
 class RetrieverSpec:
-    """Which index an agent searches: its folder or address, or several folders with commas between; and how."""
+    """Which index an agent searches: its folder or address; and how."""
 
     index: str
     embedder: str

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from medagent.retrieval.errors import RetrievalError
     from medagent.retrieval.filters import Filter
     from medagent.retrieval.index import add_to_index, build_index, sync_index
+    from medagent.retrieval.opening import open_index
     from medagent.retrieval.passages import Hit, Passage
     from medagent.retrieval.readers import read_documents
     from medagent.retrieval.remote import RemoteRetriever
     from medagent.retrieval.search import HybridRetriever
     from medagent.retrieval.settings import Chunking, IndexSettings, SearchSettings
-    from medagent.retrieval.sharded import ShardedRetriever, open_index
 
 __all__ = [
     "Chunking",
@@ -31,7 +31,6 @@ __all__ = [
     "RemoteRetriever",
     "RetrievalError",
     "SearchSettings",
-    "ShardedRetriever",
     "add_to_index",
     "build_index",
     "open_index",
@@ -49,8 +48,7 @@ __getattr__, __dir__ = lazy(
         "HybridRetriever": "medagent.retrieval.search",
         "RemoteRetriever": "medagent.retrieval.remote",
         "RetrievalError": "medagent.retrieval.errors",
-        "ShardedRetriever": "medagent.retrieval.sharded",
-        "open_index": "medagent.retrieval.sharded",
+        "open_index": "medagent.retrieval.opening",
         "read_documents": "medagent.retrieval.readers",
     },
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ from medagent.retrieval.index import (
     open_chroma,
     open_vectors,
 )
-from medagent.retrieval.lexical import FOLDER, LENGTHS, LexicalIndex, lexical_sha256
+from medagent.retrieval.lexical import FOLDER, LexicalIndex
 from medagent.retrieval.locking import ReadLock, writing
 from medagent.retrieval.manifest import Manifest, check_embedder
 from medagent.retrieval.store import PassageStore, Progress
@@ -106,9 +107,9 @@ def _against_words(folder: Path, manifest: Manifest, store: PassageStore) -> str
         scratch, texts = Path(name), ((row, passage.indexed_text) for row, passage in store.stream())
         LexicalIndex.build(scratch, texts, analyser, k1=settings.bm25_k1, b=settings.bm25_b)
         LexicalIndex.load(folder, analyser)  # a missing file has an error of its own
-        if not (folder / FOLDER / LENGTHS).exists():  # only a search over several indexes reads it, and asks for it
-            (scratch / FOLDER / LENGTHS).unlink()
-        return "" if lexical_sha256(folder) == lexical_sha256(scratch) else "its files differ"
+        made, own = scratch / FOLDER, folder / FOLDER  # an index of an earlier version holds a file more
+        same = all(filecmp.cmp(each, own / each.name, shallow=False) for each in made.iterdir())
+        return "" if same else "its files differ"
 
 
 def index_stats(folder: Path) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from medagent.errors import InputError
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.ingest_policy import Changes
 from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.opening import URL, index_folder, open_index
 from medagent.retrieval.passage_kinds import kind_line
 from medagent.retrieval.remote import RemoteRetriever
 from medagent.retrieval.rerank import CrossEncoderReranker
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.sharded import URL, ShardedRetriever, index_folders, open_index
 
 MAX_SHOWN = 10  # changes on the screen; the file has all
 
@@ -84,9 +84,7 @@ def print_search(
         console.print(f"   {escape(passage.text)}  [dim]{escape(origin)}[/dim]")
 
 
-def _opened(
-    index: str, changed: Mapping[str, Any], reranker: str | None
-) -> HybridRetriever | RemoteRetriever | ShardedRetriever:
+def _opened(index: str, changed: Mapping[str, Any], reranker: str | None) -> HybridRetriever | RemoteRetriever:
     if not changed and reranker is None:
         return open_index(index)
     if index.startswith(URL):
@@ -94,9 +92,6 @@ def _opened(
             f"index {index}: is served, with a floor, evidence_weight and reranker of its own. Give a folder to set "
             "them."
         )
-    folders, second = index_folders(index), CrossEncoderReranker(reranker) if reranker else None
-    settings = Manifest.read(Path(folders[0])).settings.search
-    settings = replace(settings, **changed)
-    if len(folders) > 1:
-        return ShardedRetriever(folders, settings=settings, reranker=second)
-    return HybridRetriever(folders[0], settings=settings, reranker=second)
+    second = CrossEncoderReranker(reranker) if reranker else None
+    settings = replace(Manifest.read(Path(index_folder(index))).settings.search, **changed)
+    return HybridRetriever(index, settings=settings, reranker=second)

@@ -269,8 +269,7 @@ def search(
 
     Args:
         query: What to search for.
-        index: Folder of the index, several with commas between them, or the address of a served one, such as
-            http://localhost:8001.
+        index: Folder of the index, or the address of a served one, such as http://localhost:8001.
         top_k: How many passages.
         where: Only passages that fit these conditions, as --where 'year>=2020 type=guideline language=en source=GARD'.
             docs/retrieval.md lists the fields.
