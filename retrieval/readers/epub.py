@@ -22,60 +22,53 @@ _XHTML = html.XHTMLParser(resolve_entities=False, recover=True, huge_tree=True)
 
 def read_epub(file: OpenFile) -> Iterator[Item]:
     """One document of a book; an `UnusableFileError` where its chapters are encrypted."""
+    raw, left_out = file.whole(), Counter[str]()
     try:
-        with open_zip(file.whole()) as book:
-            container = etree.fromstring(book.read("META-INF/container.xml"), _XML)
-            path = next(container.iter("{*}rootfile")).get("full-path", "")
-            package = etree.fromstring(book.read(path), _XML)
-            chapters = list(_chapters(package, posixpath.dirname(path)))
-            if "META-INF/encryption.xml" in book.namelist():
-                locked = etree.fromstring(book.read("META-INF/encryption.xml"), _XML)
-                if {unquote(each.get("URI", "")) for each in locked.iter("{*}CipherReference")} & set(chapters):
+        with open_zip(raw) as book:
+            path = _read(book, "META-INF/container.xml").xpath("string(//*[local-name()='rootfile']/@full-path)")
+            package, files = _read(book, path), book.namelist()
+            chapters = _chapters(package, posixpath.dirname(path))
+            if "META-INF/encryption.xml" in files:
+                locked = _read(book, "META-INF/encryption.xml").xpath("//*[local-name()='CipherReference']/@URI")
+                if {unquote(each) for each in locked} & set(chapters):
                     raise UnusableFileError("is encrypted (DRM); export it without protection")
-            css = "".join(
-                book.read(name).decode("utf-8", "replace") for name in book.namelist() if name.endswith(".css")
-            )
-            pages = [_page(book.read(name)) for name in chapters if name in book.namelist()]
-    except (KeyError, StopIteration, RuntimeError, zipfile.BadZipFile, etree.XMLSyntaxError) as error:
+            left_out["missing chapter"] += len(set(chapters) - set(files))
+            css = "".join(book.read(name).decode("utf-8", "replace") for name in files if name.endswith(".css"))
+            pages = [_page(book.read(name)) for name in chapters if name in files]
+    except (KeyError, RuntimeError, zipfile.BadZipFile, etree.XMLSyntaxError) as error:
         raise UnusableFileError(f"is no readable EPUB ({type(error).__name__}: {error})") from error
-    left_out = sum((prepare(page, css) for page in pages), Counter[str]())
-    said = {
-        name: [each for each in package.iter(f"{{*}}{name}") if each.text] for name in ("creator", "date", "language")
-    }
-    dates = [
-        each.text
-        for each in said["date"]
-        if each.get("{http://www.idpf.org/2007/opf}event", "publication") == "publication"
-    ]
-    about = Bibliography(
-        authors=tuple(each.text.strip() for each in said["creator"]),
-        date=iso_date(dates[0]) if dates else "",
-        language=said["language"][0].text.strip() if said["language"] else "",
+    for page in pages:
+        left_out += prepare(page, css)
+    dated = "local-name()='date' and not(@*[local-name()='event'] != 'publication')"
+    title, language, date = (
+        package.xpath(f"normalize-space(//*[{each}])")
+        for each in ("local-name()='title'", "local-name()='language'", dated)
     )
-    title = " ".join(package.findtext(".//{http://purl.org/dc/elements/1.1/}title", "").split())
+    authors = tuple(" ".join(each.split()) for each in package.xpath("//*[local-name()='creator']/text()"))
+    about = Bibliography(authors=authors, language=language, date=iso_date(date))
     yield from document_of(file.name, title, pages, left_out, about)
 
 
-def _chapters(package: etree._Element, folder: str) -> Iterator[str]:
+def _read(book: zipfile.ZipFile, name: str) -> etree._Element:
+    return etree.fromstring(book.read(name), _XML)
+
+
+def _chapters(package: etree._Element, folder: str) -> list[str]:
     """The names of the pages in reading order; those that list the contents are left out."""
-    items = {item.get("id"): item for item in package.iter("{*}item")}
-    lists = {
-        unquote(each.get("href", "").partition("#")[0])
-        for each in package.iter("{*}reference")
-        if each.get("type") == "toc"
-    }
-    for reference in package.iter("{*}itemref"):
-        item = items.get(reference.get("idref"))
-        if (
-            item is not None
-            and "nav" not in item.get("properties", "").split()
-            and unquote(item.get("href", "")) not in lists
-        ):
-            yield posixpath.normpath(posixpath.join(folder, unquote(item.get("href", ""))))
+    items = {item.get("id"): item.get("href", "") for item in package.iter("{*}item")}
+    lists = package.xpath(
+        "//*[local-name()='reference'][@type='toc']/@href"
+        " | //*[local-name()='item'][contains(concat(' ', @properties, ' '), ' nav ')]/@href"
+    )
+    found = (items.get(each.get("idref"), "") for each in package.iter("{*}itemref"))
+    return [posixpath.normpath(posixpath.join(folder, unquote(href))) for href in found if href and href not in lists]
 
 
 def _page(raw: bytes) -> html.HtmlElement:
     text = re.sub(r"^\s*<\?xml.*?\?>", "", raw.decode(encoding_of(raw), "replace"), flags=re.DOTALL)
     page = html.fromstring(without_entities(text), parser=_XHTML)
     html.xhtml_to_html(page)
-    return page.find("body") if page.find("body") is not None else page
+    page.tag = "div"  # a page of a book needs no script to be shown
+    for title in page.findall("head/title"):
+        title.drop_tree()
+    return page

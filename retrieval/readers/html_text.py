@@ -19,7 +19,7 @@ from medagent.retrieval.readers.text import expand_ligatures, title_from_name
 from medagent.retrieval.readers.years import printed_year
 
 PARSER = html.HTMLParser(huge_tree=True)  # pictures may stand in the text
-TOP = 2_000  # characters at the head of a document that may state its year
+_TOP = 2_000  # characters at the head of a document that may state its year
 
 _NAMES = "|".join([*(defs.tags | BLOCKS), "template", r"jats:[\w-]+"])
 _OPENED = re.compile("<[/A-Za-z!]")  # quick to find
@@ -44,13 +44,18 @@ def sections_of(tree: etree._Element, title: str = "") -> tuple[Section, ...]:
 
 
 def document_of(
-    name: str, title: str, trees: Iterable[etree._Element], left_out: Counter[str], about: Bibliography
+    name: str,
+    title: str,
+    trees: Iterable[etree._Element],
+    left_out: Counter[str],
+    about: Bibliography,
+    source: str = "",
 ) -> Iterator[Item]:
     """The document of a file's trees, with the year that is in `about` or printed, and what was left out."""
     title = title or title_from_name(name)
     sections = tuple(section for tree in trees for section in sections_of(tree, title))
-    year = year_in(about.date) or printed_year("\n".join(section.text for section in sections[:1])[:TOP])
-    yield usable(Document(title, sections, name, year=year, name=name, about=about), name, "has no text")
+    year = year_in(about.date) or printed_year("\n".join(each.text for each in sections)[:_TOP])
+    yield usable(Document(title, sections, source or name, year=year, name=name, about=about), name, "has no text")
     yield from left_out_of(name, left_out)
 
 

@@ -11,13 +11,12 @@ from trafilatura.htmlprocessing import convert_to_html
 from trafilatura.settings import Document as TrafilaturaDocument
 from trafilatura.utils import load_html
 
-from medagent.retrieval.bibliography import Bibliography, year_in
-from medagent.retrieval.chunking import Document
-from medagent.retrieval.readers.base import Item, OpenFile, UnusableFileError, left_out_of, usable
-from medagent.retrieval.readers.html_text import TOP, sections_of
+from medagent.retrieval.bibliography import Bibliography
+from medagent.retrieval.readers.base import Item, OpenFile, UnusableFileError
+from medagent.retrieval.readers.html_text import document_of
 from medagent.retrieval.readers.html_tree import CHARSET, prepare
-from medagent.retrieval.readers.text import expand_ligatures, title_from_name
-from medagent.retrieval.readers.years import printed_year, published
+from medagent.retrieval.readers.text import expand_ligatures
+from medagent.retrieval.readers.years import published
 
 # It tells in the log of every page that has little text; what has none is reported here.
 logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
@@ -33,9 +32,5 @@ def read_html(file: OpenFile) -> Iterator[Item]:
     )
     if not isinstance(made, TrafilaturaDocument) or made.body is None:
         raise UnusableFileError("has no main text")
-    title = expand_ligatures(str(made.title or "")).strip() or title_from_name(file.name)
-    sections, source = sections_of(convert_to_html(made.body), title), str(made.sitename or file.name)
-    year = year_in(date) or printed_year("\n".join(section.text for section in sections[:1])[:TOP])
-    found = Document(title, sections, source, year=year, name=file.name, about=Bibliography(date=date))
-    yield usable(found, file.name, "has no main text")
-    yield from left_out_of(file.name, left_out)
+    title, source = expand_ligatures(str(made.title or "")).strip(), str(made.sitename or "")
+    yield from document_of(file.name, title, [convert_to_html(made.body)], left_out, Bibliography(date=date), source)

@@ -22,7 +22,7 @@ _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _STRICT = b"http://purl.oclc.org/ooxml/wordprocessingml/main"
 _OFF = ("0", "false", "off", "none")
 # What mammoth reads in place of what it does not know. The content of a smart tag is read as if it were not there.
-_READ_AS = dict.fromkeys(("fldSimple", "dir", "bdo", "ruby", "rubyBase", "oMathPara"), "smartTag") | {
+_READ_AS = dict.fromkeys(("hyperlink", "fldSimple", "dir", "bdo", "ruby", "rubyBase", "oMathPara"), "smartTag") | {
     "cr": "br",
     "ptab": "tab",
 }
@@ -43,6 +43,8 @@ def read_word(file: OpenFile) -> Iterator[Item]:
     tree = html.fragment_fromstring(page, create_parent="div", parser=PARSER)
     _place_notes(tree)
     _mark_headers(tree)
+    for box in tree.iter("input"):
+        box.tail = f"{'☐' if box.get('checked') is None else '☒'}{box.tail or ''}"
     prepare(tree)
     headline = next((" ".join(node.text_content().split()) for node in tree.findall(".//h1[@class='title']")), "")
     title = headline or ("" if NO_TITLE.search(named) else named)
@@ -101,6 +103,8 @@ def _own(node: etree._Element, *paths: str) -> Properties:
 
 def _styles(styles: list[etree._Element]) -> dict[str, Properties]:
     """By a style's id its properties, those of the styles that it is based on included."""
+    for each in styles:  # mammoth wants a type
+        each.set(f"{_W}type", each.get(f"{_W}type", "paragraph"))
     own = {
         each.get(f"{_W}styleId"): _own(each, "w:name", "w:basedOn", "w:pPr/w:outlineLvl", "w:rPr/*") for each in styles
     }

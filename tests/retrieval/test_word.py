@@ -17,7 +17,7 @@ STYLES = (
     '<w:style w:type="paragraph" w:styleId="Ward"><w:name w:val="Ward"/>'
     '<w:pPr><w:outlineLvl w:val="1"/></w:pPr></w:style>'
     '<w:style w:type="paragraph" w:styleId="WardRed"><w:name w:val="Ward red"/><w:basedOn w:val="Ward"/></w:style>'
-    '<w:style w:type="paragraph" w:styleId="Titel"><w:name w:val="Title"/></w:style>'
+    '<w:style w:styleId="Titel"><w:name w:val="Title"/></w:style>'
     '<w:style w:type="character" w:styleId="Old"><w:name w:val="Old"/><w:rPr><w:dstrike/></w:rPr></w:style>'
     '<w:style w:type="character" w:styleId="Older"><w:name w:val="Older"/><w:basedOn w:val="Old"/></w:style>'
     '<w:style w:type="character" w:styleId="Note"><w:name w:val="Note"/><w:rPr><w:vanish/></w:rPr></w:style>'
@@ -70,6 +70,18 @@ def deleted(text: str) -> str:
         (["5", "<w:r><w:noBreakHyphen/></w:r>", "10"], "5-10", None),
         (["<w:r><w:t>a</w:t><w:tab/><w:t>b</w:t><w:br/><w:t>c</w:t><w:cr/><w:t>d</w:t></w:r>"], "a b c d", None),
         (["<w:r><w:t>a</w:t><w:ptab/><w:t>b</w:t><w:br w:type='page'/><w:t>c</w:t></w:r>"], "a b c", None),
+        (['<w:hyperlink r:id="lost">', run("5 mg"), "</w:hyperlink>", " daily"], "5 mg daily", None),
+        (
+            [
+                '<w:r><w:fldChar w:fldCharType="begin">',
+                '<w:ffData><w:checkBox><w:default w:val="1"/></w:checkBox></w:ffData>',
+                "</w:fldChar></w:r><w:r><w:instrText>FORMCHECKBOX</w:instrText></w:r>",
+                '<w:r><w:fldChar w:fldCharType="end"/></w:r>',
+                " yes",
+            ],
+            "☒ yes",
+            None,
+        ),
         (['<w:fldSimple w:instr="REF a">', run("5 mg"), "</w:fldSimple>"], "5 mg", None),
         (
             ["<w:sdt><w:sdtPr><w14:checkbox/></w:sdtPr><w:sdtContent>", run("☒"), "</w:sdtContent></w:sdt>", " yes"],
