@@ -56,6 +56,10 @@ _CODE = re.compile(
     rf"|[(\[](?P<c>[12][A-D])[)\]](?=\.|\s*$)|[(\[](?P<d>[Ll]evel {_LEVEL})[)\]]"
 )
 _BEFORE_GRADE = re.compile(r"\.\s+(?=[(\[](?:[12][A-D]\b|(?i:grade|level|class|strong|weak|conditional)\b))")
+_HINTS = (
+    *("recommendation", "evidence", "grade", "loe", "(level", "[level", ", level", "; level"),
+    *(number + letter + mark for number in "12" for letter in "abcd" for mark in ")]"),
+)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\d(\[])|\n")
 _ROW = re.compile(r"([^:;]{1,60}): [^;]*; [^:;]{1,60}: ")
 
@@ -65,15 +69,18 @@ def kind_and_grade(section_kind: str, heading: str, text: str, *, rows: bool) ->
     headings = heading.split(" > ")
     if section_kind == "boxed warning" or any(map(_BOXED.match, headings)):
         return "boxed warning", ""
+    kind = "table" if rows or section_kind == "table" else NARRATIVE
+    said = f"{heading}: {text}".lower()
+    if not any(word in said for word in _HINTS):  # most passages; the rules take their time
+        return kind, ""
     grades = [_said(found) for found in _PLAIN_GRADE.finditer(f"{headings[-1]}: {text}")]
     expected = any(map(_HEADING.match, headings)) and not any(map(_ABOUT.search, headings))
-    advised, asked = False, bool(expected or grades or _CODE.search(text) or "ecommendation" in text)
-    for sentence in _SENTENCE.split(_BEFORE_GRADE.sub(" ", text)) if asked else ():
+    for sentence in _SENTENCE.split(_BEFORE_GRADE.sub(" ", text)):
         if _ADVICE.search(sentence) and not _RESEARCH.search(sentence):
             codes = [_said(found) for found in _CODE.finditer(sentence)]
             grades += codes
-            advised |= bool(expected or codes or _LABEL.match(sentence) or _PLAIN_GRADE.search(sentence))
-    kind = "recommendation" if advised else "table" if rows or section_kind == "table" else NARRATIVE
+            if expected or codes or _LABEL.match(sentence) or _PLAIN_GRADE.search(sentence):
+                kind = "recommendation"
     return kind, "; ".join(dict.fromkeys(grades))
 
 
@@ -84,7 +91,7 @@ def _said(found: re.Match[str]) -> str:
 
 def is_table(text: str) -> bool:
     """Whether most of a text are rows of a table."""
-    return 2 * sum(len(line) for line, row in _rows_of(text) if row) > len(text)
+    return text.count(": ") > 3 and 2 * sum(len(line) for line, row in _rows_of(text) if row) > len(text)
 
 
 def tables_apart(text: str) -> list[str]:
@@ -92,8 +99,8 @@ def tables_apart(text: str) -> list[str]:
     lines = _rows_of(text)
     below = [row for _, row in lines[1:]] + [False]
     within = [row or (after and len(line) < 200) for (line, row), after in zip(lines, below, strict=True)]
-    parts = groupby(zip(within, text.split("\n"), strict=True), key=itemgetter(0))
-    return ["\n".join(line for _, line in part) for _, part in parts]
+    parts = groupby(zip(within, lines, strict=True), key=itemgetter(0))
+    return ["\n".join(line for _, (line, _) in part) for _, part in parts]
 
 
 def _rows_of(text: str) -> list[tuple[str, bool]]:

@@ -64,9 +64,11 @@ def _items(file: OpenFile, kind: str, read: Callable[[bytes, str, Counter[str]],
     return [*found, LeftOut(file.name, ", ".join(told))] if told else found
 
 
-def _title(claimed: str | None) -> str:
-    text = " ".join((claimed or "").split())
-    return "" if NO_TITLE.search(text) else text
+def _document(titles: Sequence[str | None], sections: Sequence[Section], name: str) -> Item:
+    """The document with the first of the titles that is one, else with its file's name."""
+    title = next((each for each in titles if each and not NO_TITLE.search(each)), title_from_name(name))
+    kept = tuple(section for section in sections if section.text)
+    return base.usable(Document(title, kept, name, name=name), name, "has no text")
 
 
 def _with_run(before: str, said: str, struck: bool, raised: bool, counts: Counter[str]) -> str:
@@ -94,9 +96,7 @@ def _workbook(raw: bytes, name: str, counts: Counter[str]) -> list[Item]:
         elif rows:
             sections.append(Section(sheet.title, "\n".join(_sheet_lines(rows)), kind="table"))
     _count_unread(raw, book, counts)
-    title = _title(book.properties.title) or title_from_name(name)
-    made = base.usable(Document(title, tuple(sections), name, name=name), name, "has no text")
-    return [made, *found] if sections or not found else found
+    return [_document([book.properties.title], sections, name), *found] if sections or not found else found
 
 
 def _count_unread(raw: bytes, book: Any, counts: Counter[str]) -> None:
@@ -119,13 +119,10 @@ def _count_unread(raw: bytes, book: Any, counts: Counter[str]) -> None:
 class _Row:
     number: int
     cells: list[str]  # one for each column of the sheet
+    filled: int  # how many of them hold a text
     head: bool  # all of it is bold, or it is the first of what Excel calls a table
     grouped: bool  # a cell stands over several columns, and another beside it
     begins: bool  # after an empty row
-
-    @property
-    def filled(self) -> int:
-        return sum(map(bool, self.cells))
 
 
 def _rows(sheet: Any, counts: Counter[str]) -> Iterator[_Row]:
@@ -161,7 +158,7 @@ def _rows(sheet: Any, counts: Counter[str]) -> Iterator[_Row]:
             kept = dict([*found.items()][:1]) if len(origins) == 1 else found
             bold = number in heads or all(sheet.cell(*origin).font.b for origin in origins)
             cells = [kept[column][0] if column in kept else "" for column in range(1, width + 1)]
-            yield _Row(number, cells, bold, len(origins) > 1 and max(origins.values()) > 1, begins)
+            yield _Row(number, cells, len(kept), bold, len(origins) > 1 and max(origins.values()) > 1, begins)
     counts["hidden column|"] += len(missed)
 
 
@@ -255,9 +252,7 @@ def _presentation(raw: bytes, name: str, counts: Counter[str]) -> list[Item]:
         if slide._element.get("show") in ("0", "false"):
             counts["hidden slide|"] += 1
             continue
-        for both in list(
-            slide._element.iter(f"{_CHOICES}AlternateContent")
-        ):  # a newer form, and one for older programs
+        for both in list(slide._element.iter(f"{_CHOICES}AlternateContent")):  # a newer form and an older one
             for shape in list(both[0]):
                 both.addprevious(shape)
             both.getparent().remove(both)
@@ -265,14 +260,12 @@ def _presentation(raw: bytes, name: str, counts: Counter[str]) -> list[Item]:
         title = " ".join(_frame_lines(first._element, counts)) if first is not None else ""
         others = [shape for shape in slide.shapes if first is None or shape.shape_id != first.shape_id]
         text = "\n".join(line for shape in _in_order(others) for line in _shape_lines(shape, counts))
+        titles.append(title)
         heading = f"slide {number}"
         sections.append(Section(f"{heading}: {title}" if title and text else heading, text or title))
-        titles.append(title)
         if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None:
             sections.append(Section(f"{heading} > Notes", "\n".join(_frame_lines(notes._element, counts))))
-    title = next(filter(None, titles[:1]), "") or _title(deck.core_properties.title) or title_from_name(name)
-    kept = tuple(section for section in sections if section.text)
-    return [base.usable(Document(title, kept, name, name=name), name, "has no text")]
+    return [_document([*titles[:1], deck.core_properties.title], sections, name)]
 
 
 def _in_order(shapes: Iterable[Any]) -> list[Any]:
