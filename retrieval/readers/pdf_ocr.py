@@ -8,13 +8,15 @@ from statistics import median
 
 import pypdfium2
 
+from medagent.retrieval.readers.base import is_number
 from medagent.retrieval.readers.pdf_words import PlacedPage, Word
 from medagent.retrieval.readers.tesseract import Tesseract
 
 DPI, LONGEST = 300, 10_000  # resolution, and pixels of a page's longer side at most
-UNSURE, NOISE = 70, 30  # of 100: mean confidence of a page that is named, and of a word that is no word
+UNSURE, DOUBTED = 70, 80  # of 100: mean confidence of a page that is named, and that of a number on it
+BULLETS = frozenset("¢«»°©")  # as which Tesseract reads them
 TALL, HANGING = frozenset("bdfhklt"), frozenset("gjpqyQ,;()[]/|")
-CAPITAL, SMALL = 0.65, 0.47  # heights of capital and small letters, of the size of letters
+CAPITAL, SMALL, BEARING = 0.65, 0.47, 0.06  # heights of letters and the room beside them, of their size
 
 
 def recognized(page: pypdfium2.PdfPage, placed: PlacedPage, tesseract: Tesseract) -> PlacedPage:
@@ -23,15 +25,16 @@ def recognized(page: pypdfium2.PdfPage, placed: PlacedPage, tesseract: Tesseract
     image = page.render(scale=scale, grayscale=True).to_numpy()
     rows = tesseract.read(image.reshape(image.shape[:2]), round(72 * scale))
     words: list[Word] = []
-    found = [row for row in rows if row["level"] == "5" and row["text"].strip() and float(row["conf"]) >= NOISE]
+    found = [row for row in rows if row["level"] == "5" and row["text"].strip()]
     for _, line in groupby(found, key=lambda row: [row[name] for name in ("block_num", "par_num", "line_num")]):
         words += _line(list(line), scale)
-    if not words:
+    if len(words) <= len(placed.words):
         return placed
     usual = median(word.size for word in words)
     words = [replace(word, size=usual) if abs(word.size - usual) < 0.25 * usual else word for word in words]
-    sure = sum(float(row["conf"]) for row in found) >= UNSURE * len(found)
-    lacks = "" if sure else "recognized text of low confidence"
+    doubtful = any(float(row["conf"]) < DOUBTED for row in found if is_number(row["text"]))
+    doubtful = doubtful or sum(float(row["conf"]) for row in found) < UNSURE * len(found)
+    lacks = "recognized text of low confidence" if doubtful else ""
     return PlacedPage(placed.number, placed.label, words, edges=(0.0, image.shape[0] / scale), lacks=lacks)
 
 
@@ -41,8 +44,10 @@ def _line(rows: list[dict[str, str]], scale: float) -> list[Word]:
     for row in rows:
         x, y, width, height = (int(row[name]) / scale for name in ("left", "top", "width", "height"))
         boxes.append(Word(row["text"], x, x + width, y + height, height))
+    boxes[0].text = "•" if boxes[0].text in BULLETS else boxes[0].text
     lower = [box.y for box in boxes if not HANGING & set(box.text)]
     baseline = median(lower or [box.y - 0.2 * box.size for box in boxes])
     capital = [box for box in boxes if any(c in TALL or c.isupper() or c.isdigit() for c in box.text)]
     size = median(baseline - box.y + box.size for box in capital or boxes) / (CAPITAL if capital else SMALL)
-    return [replace(box, y=baseline, size=max(size, 1.0)) for box in boxes]
+    side = BEARING * size  # which Tesseract's boxes lack
+    return [replace(box, x0=box.x0 - side, x1=box.x1 + side, y=baseline, size=max(size, 1.0)) for box in boxes]

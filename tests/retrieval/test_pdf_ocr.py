@@ -55,14 +55,14 @@ def test_scans_are_read_with_their_columns_and_tables(tmp_path: Path) -> None:
     rows = [["Drug", "Dose", "Level"], ["demoxetine", "5 mg", "12"], ["agent", "10 mg", "30"], ["other", "20 mg", "45"]]
     table = together(*(lines([row[at] for row in rows], x=50 + at * 150, size=12, leading=20) for at in range(3)))
     words = lines(["These are real words of the page and no picture of it,", "so that they are read as they are."])
-    sections, left_out, pages = recognized(scanned_and_drawn(tmp_path, [columns, table], words))
+    sections, _, pages = recognized(scanned_and_drawn(tmp_path, [columns, table], words))
     assert [text for _, text in sections] == [
         f"{' '.join(LEFT)}\n{' '.join(RIGHT)}",
         "Drug: demoxetine; Dose: 5 mg; Level: 12\nDrug: agent; Dose: 10 mg; Level: 30\n"
         "Drug: other; Dose: 20 mg; Level: 45",
         "These are real words of the page and no picture of it, so that they are read as they are.",
     ]
-    assert (left_out, pages) == ([], 2)
+    assert pages == 2
 
 
 def scanned_and_drawn(folder: Path, pictures: Sequence[Draw], words: Draw) -> Path:
