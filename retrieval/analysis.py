@@ -34,6 +34,7 @@ _PLAIN = re.compile(r"\b\w+\b")
 # A letter of a name, such as "TNFα". In words of the Greek language letters stay.
 _GREEK_LETTER = re.compile(r"(?<![\u0370-\u03ff])[Α-Ωα-ω](?![\u0370-\u03ff])")
 _MICROGRAM = re.compile(r"(?<![^\W\d_])[µμ]g(?![^\W_])")
+_AREA = re.compile(r"(?<=m)\^(?=[23])")
 _MARKS = str.maketrans({"’": "'", "‐": "-", "‑": "-", "–": "-", "−": "-", "®": None, "™": None})
 _FOLD = _MARKS | str.maketrans(GREEK)
 
@@ -66,7 +67,7 @@ class Analyser:
         if self.name == "words":
             return [[word] for word in _PLAIN.findall(text.lower())]
         if self._variants:
-            text = _MICROGRAM.sub("mcg", text)
+            text = _AREA.sub("", _MICROGRAM.sub("mcg", text))
         text = unicodedata.normalize("NFKC", text)
         if self._variants:
             text = add_number_words(_GREEK_LETTER.sub(_named, strip_accents(text)))

@@ -148,7 +148,10 @@ def _sections(element: Element, meta: Element) -> tuple[Section, ...]:
     """Abstracts, then body and appendices, those with text."""
     names = ("body", "floats-group", "back/app-group")
     parts = [part for name in names if (part := element.find(name)) is not None]
-    found = [*abstracts_of(meta), *(section for part in parts for section in sections_of(part, ""))]
+    notes = Element("fn-group")  # and not those on conflicts of interest and the like, which have a type
+    notes.extend([note for note in element.iterfind("back/fn-group/fn") if note.get("fn-type", "other") == "other"])
+    found = [*abstracts_of(meta), *(each for part in parts for each in sections_of(part, ""))]
+    found += sections_of(notes, "Notes")
     return tuple(section for section in found if section.text)
 
 
@@ -172,13 +175,13 @@ def sections_of(parent: Element, above: str) -> list[Section]:
 def _table(wrap: Element, above: str) -> Section | None:
     """A table as a section: each row is a line of "column: cell" pairs, and its notes are the last lines."""
     lines = [line for table in list(wrap.iter("table")) or [wrap] for line in rows_of(table)]
-    lines += [running_text(notes, _SILENT) for notes in wrap.findall("table-wrap-foot")]
+    lines += [running_text(notes, _SILENT) for name in ("table-wrap-foot", "fn") for notes in wrap.findall(name)]
     if not any(lines):
         return None
-    label = ". ".join(part for name in ("title", "label", "caption") if (part := text_of(wrap.find(name))))
-    return Section(
-        " > ".join(part for part in (above, label or "Table") if part), "\n".join(filter(None, lines)), "table"
-    )
+    parts = (text_of(wrap.find(name)).rstrip(" .:") for name in ("title", "label", "caption"))
+    heading = " > ".join(filter(None, (above, ". ".join(filter(None, parts)) or "Table")))
+    return Section(heading, "
+".join(filter(None, lines)), "table")
 
 
 def rows_of(table: Element) -> list[str]:
@@ -190,9 +193,14 @@ def rows_of(table: Element) -> list[str]:
     named = len(heads)
     while not heads and named < len(rows) - 1 and all(cell.tag == "th" for cell in cells[named]):
         named += 1
-    if not named and has_header(grid or [[]], [False] * len(grid)):
+    if not named and grid and has_header(grid, [all(map(_is_bold, row)) for row in cells]):
         named = 1
     return named_lines(grid, named)
+
+
+def _is_bold(cell: Element) -> bool:
+    styles = (node.get("styleCode", "") + node.get("rend", "") for node in cell.iter())
+    return cell.find(".//bold") is not None or any("bold" in style.lower() for style in styles)
 
 
 @dataclass(frozen=True)

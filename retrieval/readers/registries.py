@@ -20,34 +20,28 @@ from medagent.retrieval.readers.spl import label_fields
 Row = Mapping[str, Any]
 # Where the answers of the sources hold their records.
 _ANSWERS = ("resultList.result", "result", "studies", "results", "documents", "PubTator3", "collection")
+
+
+def _paths(said: str) -> dict[str, str]:
+    return dict(pair.split("=") for pair in said.split())
+
+
 # Paths by field, as users' rows name it.
-_EUROPE_PMC = {
-    "title": "title",
-    "journal": "journalInfo.journal.title|journalTitle",
-    "date": "firstPublicationDate|pubYear",
-    "year": "pubYear|firstPublicationDate",
-    "doi": "doi",
-    "types": "pubTypeList.pubType|pubType",
-    "keywords": "keywordList.keyword",
-    "language": "language",
-    "licence": "license",
-}
-_PREPRINT = {
-    "title": "title|preprint_title",
-    "journal": "server|preprint_platform",
-    "date": "date|preprint_date",
-    "doi": "doi|preprint_doi|biorxiv_doi",
-    "authors": "authors|preprint_authors",
-    "keywords": "category|preprint_category",
-    "licence": "license",
-    "version": "version",
-}
-_TRIAL = {
-    "title": "identificationModule.briefTitle|identificationModule.officialTitle",
-    "date": "statusModule.lastUpdatePostDateStruct.date|statusModule.studyFirstPostDateStruct.date",
-    "authors": "sponsorCollaboratorsModule.leadSponsor.name",
-    "keywords": "conditionsModule.keywords",
-}
+_EUROPE_PMC = _paths(
+    "title=title journal=journalInfo.journal.title|journalTitle date=firstPublicationDate|pubYear doi=doi "
+    "year=pubYear|firstPublicationDate types=pubTypeList.pubType|pubType keywords=keywordList.keyword "
+    "language=language licence=license"
+)
+_PREPRINT = _paths(
+    "title=title|preprint_title journal=server|preprint_platform date=date|preprint_date version=version "
+    "doi=doi|preprint_doi|biorxiv_doi authors=authors|preprint_authors keywords=category|preprint_category "
+    "licence=license"
+)
+_TRIAL = _paths(
+    "title=identificationModule.briefTitle|identificationModule.officialTitle keywords=conditionsModule.keywords "
+    "date=statusModule.lastUpdatePostDateStruct.date|statusModule.studyFirstPostDateStruct.date "
+    "authors=sponsorCollaboratorsModule.leadSponsor.name"
+)
 # Headings, paths, and the fields that count there; none are all.
 _TRIAL_SECTIONS = (
     ("Brief summary", "descriptionModule.briefSummary", ""),

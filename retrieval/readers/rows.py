@@ -7,6 +7,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import IO, Any
 
 import ijson
@@ -68,7 +69,9 @@ def read_json_array(file: OpenFile) -> Iterator[Item]:
 
 def _record(file: OpenFile) -> Any:
     """The file's object, where it is short enough and a source's record; else None, and the file is at its start."""
-    head = file.stream.read(LONGEST_RECORD + 1)
+    head = b""
+    with suppress(*UNREADABLE):
+        head = file.stream.read(LONGEST_RECORD + 1)
     file.stream.seek(0)
     if len(head) > LONGEST_RECORD or not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{"):
         return None

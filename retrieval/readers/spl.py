@@ -64,7 +64,8 @@ def _products(element: Element) -> Iterator[str]:
             strength = " in ".join(amount for amount in amounts if amount not in ("", "1"))
             said[each.get("classCode", "").startswith("ACT")].append(f"{substance} {strength}".strip())
         line = f"{', '.join(filter(None, (text_of(product.find('name')), form)))}: {', '.join(said[True])}"
-        yield line + (f"; inactive: {', '.join(said[False])}" if said[False] else "")
+        if said[True]:
+            yield line + (f"; inactive: {', '.join(said[False])}" if said[False] else "")
 
 
 def _amount(found: Element | None) -> str:

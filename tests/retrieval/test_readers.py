@@ -116,7 +116,7 @@ def test_dates_and_exponents_as_journals_write_them(tmp_path: Path) -> None:
     )
     (document,), _ = jats(tmp_path, body, meta=date)
     assert document.year == 2019
-    assert document.sections[0].text == "Give 10^−6 CFU over 5 m2 of 18F. Stop."
+    assert document.sections[0].text == "Give 10^−6 CFU over 5 m^2 of 18F. Stop."
     text = MEDLINE.replace("<Month>May</Month>", "<Month>11</Month>")
     text = text.replace("hurts at night", "hurts 10<sup>3</sup> times")
     text = text.replace("Colchicine for acute <i>gout</i>.", "[18F]FDG in man [corrected].")

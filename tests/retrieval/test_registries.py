@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -239,3 +240,10 @@ def test_a_pmid_or_doi_names_a_row_without_an_id(tmp_path: Path) -> None:
     documents, _ = read(tmp_path, "a.json", json.dumps(rows))
     assert [document.id for document in documents] == ["pmid:5", "doi:10.1/y", "own", ""]
     assert [document.aliases for document in documents] == [("doi:10.1/x",), (), ("doi:10.1/z",), ()]
+
+
+def test_records_before_damage_are_read(tmp_path: Path) -> None:
+    packed = gzip.compress(json.dumps({"resultList": {"result": [ARTICLE] * 2000}}).encode())[:-30]
+    documents, (skipped,) = read(tmp_path, "a.json.gz", packed)
+    assert documents[0].id == "pmid:90"
+    assert "what came before is used" in skipped.reason

@@ -84,6 +84,14 @@ def test_a_drug_label_of_dailymed(tmp_path: Path) -> None:
     assert left_out == LeftOut("a.xml, setid:ab-1", "1 struck-out text")
 
 
+def test_bold_cells_name_the_columns_of_a_labels_table(tmp_path: Path) -> None:
+    bold = '<td><content styleCode="bold">{}</content></td>'
+    rows = "<tr><td>child</td><td>by weight</td></tr><tr><td>adult</td><td>fixed</td></tr>"
+    table = f"<table><tbody><tr>{bold.format('Patient')}{bold.format('Dose')}</tr>{rows}</tbody></table>"
+    (document,), _ = read(tmp_path, "a.xml", spl(section("DOSE", table)))
+    assert document.sections[0].text == "Patient: child; Dose: by weight\nPatient: adult; Dose: fixed"
+
+
 def test_versions_of_labels_sort_as_numbers(tmp_path: Path) -> None:
     body = section("USE", "<paragraph>For pain.</paragraph>")
     (older,), _ = read(tmp_path, "a.xml", spl(body).replace('value="12"', 'value="9"'))
@@ -110,7 +118,8 @@ type="main">Demograbin in gout</title></titleStmt><sourceDesc><biblStruct><analy
 <ref type="bibr">[2]</ref> at 10<hi rend="superscript">9</hi>/L<ref type="foot">1</ref>.</p>
 <formula>a = b</formula></div>
 <figure type="table"><head>Table 1</head><label>1</label><figDesc>Doses</figDesc><table><row><cell>Drug</cell>
-<cell cols="2">Dose</cell></row><row><cell>demograbin</cell><cell>5 mg</cell><cell>daily</cell></row></table></figure>
+<cell cols="2">Dose</cell></row><row><cell>demograbin</cell><cell>5 mg</cell><cell>daily</cell></row></table>
+<note>Never 9 mg.</note></figure>
 <figure><head>Figure 1</head><label>1</label><figDesc>Pain fell.</figDesc></figure>
 <note place="foot" n="1">Not in pregnancy.</note></body>
 <back><div type="acknowledgement"><p>Thanks.</p></div><div type="annex"><head>Annex</head><p>More.</p></div>
@@ -127,7 +136,7 @@ def test_an_article_in_tei(tmp_path: Path) -> None:
                 ("Abstract", "It helped."),
                 ("", "Figure 1\nPain fell.\nNot in pregnancy."),
                 ("2 Methods", "We gave 5 mg at 10^9/L."),
-                ("Table 1. Doses", "Drug: demograbin; Dose: 5 mg; Dose: daily"),
+                ("Table 1. Doses", "Drug: demograbin; Dose: 5 mg; Dose: daily\nNever 9 mg."),
                 ("Annex", "More."),
             ]
         ]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.readers import LeftOut, read_documents
 from tests.retrieval.support import read, texts
 
@@ -60,7 +61,8 @@ def test_marks_of_references_leave_nothing_behind(tmp_path: Path, marks: str) ->
         (f"It fell (see Table 2; {ONE}).", "It fell (see Table 2)."),
         (f"It fell ({ONE}; 95% CI 1-2).", "It fell (95% CI 1-2)."),
         (f"from 5{ONE} - 10 mg{TWO}", "from 5 - 10 mg"),
-        ("Na<sup>+</sup> at 10<sup>9</sup>/L in 2 m<sup>2</sup>", "Na+ at 10^9/L in 2 m2"),
+        ("Na<sup>+</sup> at 10<sup>9</sup>/L, T<sup>2</sup>", "Na+ at 10^9/L, T2"),
+        ("5 mg/m<sup>2</sup>, 2 cm<sup>3</sup>, CD4<sup>+</sup>", "5 mg/m^2, 2 cm^3, CD4+"),
         ("at 10<sup><italic>9</italic></sup>/L", "at 10^9/L"),
         ("never above <strike>100 mg</strike> 10 mg", "never above 10 mg"),
         ('give <styled-content style="text-decoration: line-through">9</styled-content>5 mg', "give 5 mg"),
@@ -110,12 +112,15 @@ def test_notes_of_sections_tables_and_lines_are_indexed(tmp_path: Path) -> None:
         "<fn><label>a</label><p>Not in pregnancy.</p></fn><p>Source: trial.</p></table-wrap-foot></table-wrap>"
     )
     notes = "<fn-group><title>Notes</title><fn><p>Halve it in renal failure.</p></fn></fn-group>"
+    kinds = '<fn fn-type="conflict"><p>None.</p></fn><fn><label>1</label><p>Not in men.</p></fn>'
     body = f"<sec><title>Dose</title><p>Give 5 mg<fn><p>10 mg at most.</p></fn> daily.</p>{notes}{table}</sec>"
-    documents, _ = read(tmp_path, "a.nxml", article(body))
+    content = article(body).replace("</body>", f"</body><back><fn-group>{kinds}</fn-group></back>")
+    documents, _ = read(tmp_path, "a.nxml", content)
     assert texts(documents) == [
         [
             ("Dose", "Give 5 mg daily.\n10 mg at most.\nNotes\nHalve it in renal failure."),
             ("Dose > Table 1", "Drug: fictolol; Dose: 5 mg\nSource: trial.\na Not in pregnancy."),
+            ("Notes", "1 Not in men."),
         ]
     ]
 
@@ -146,3 +151,9 @@ def test_spans_of_cells_are_written_out(tmp_path: Path) -> None:
             "Drug: fictolol; Dose adults: 9 mg; Dose children: 4 mg",
             "Take with food.",
         ]
+
+
+def test_areas_are_found_however_they_are_written() -> None:
+    analyser = Analyser()
+    assert analyser.tokens("75 mg/m^2") == analyser.tokens("75 mg/m2")
+    assert "1012" not in analyser.tokens("10^12/L")
