@@ -52,7 +52,7 @@ def read_json_lines(file: OpenFile) -> Iterator[Item]:
 def read_json_array(file: OpenFile) -> Iterator[Item]:
     """One document per object of an array: the file's own, or those in the fields of the object that the file is.
 
-    A file that is a source's record itself is one document.
+    A file that is a source's record or answer is read as such.
     """
     if (record := _record(file)) is not None:
         yield from items_of_row(record, file.name, source=file.name)
@@ -68,7 +68,7 @@ def read_json_array(file: OpenFile) -> Iterator[Item]:
 
 
 def _record(file: OpenFile) -> Any:
-    """The file's object, where it is short enough and a source's record; else None, and the file is at its start."""
+    """The file's object, where it is a short record or answer of a source; else None, and the file is at its start."""
     head = b""
     with suppress(*UNREADABLE):
         head = file.stream.read(LONGEST_RECORD + 1)
@@ -79,7 +79,7 @@ def _record(file: OpenFile) -> Any:
         row = json.loads(head)
     except (ValueError, RecursionError):  # the reader of arrays says what is wrong
         return None
-    return row if reader_of(row) or reader_of(row.get("result")) else None  # as Europe PMC answers for one article
+    return row if reader_of(row) or records_in(row) else None
 
 
 def _objects(file: OpenFile) -> Iterator[Any]:

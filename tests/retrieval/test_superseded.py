@@ -131,7 +131,10 @@ PAIRS = [
         ("p.json", pmc("PPR5", "PPR", "Early.", doi="10.1101/p")),
         ("a.json", pmc("8", "MED", "Final.", {"type": "Preprint in", "id": "PPR5", "source": "PPR"})),
     ),
-    (("p.json", json.dumps({"collection": [BIORXIV]})), ("a.json", pmc("8", "MED", "Final.", doi="10.9999/A"))),
+    (
+        ("p.json", json.dumps({"messages": [{"status": "ok"}], "collection": [BIORXIV]})),
+        ("a.json", pmc("8", "MED", "Final.", doi="10.9999/A")),
+    ),
     (
         ("p.jsonl", json.dumps({"id": "mine", "doi": "10.1101/p", "types": "preprint", "text": "Early."})),
         ("a.nxml", jats("10.9999/a", "research-article", "Final.", "preprint", "10.1101/p")),
@@ -152,6 +155,7 @@ def test_a_preprint_yields_to_its_article(tmp_path: Path, pair: tuple[tuple[str,
         assert list(held(index).values()) == ["Final."]
         assert counts is not None
         assert counts["superseded"] == 1
+        assert not counts["skipped"]
         if order:  # and again
             add(index, folder)
             assert list(held(index).values()) == ["Final."]
