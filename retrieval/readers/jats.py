@@ -180,8 +180,7 @@ def _table(wrap: Element, above: str) -> Section | None:
         return None
     parts = (text_of(wrap.find(name)).rstrip(" .:") for name in ("title", "label", "caption"))
     heading = " > ".join(filter(None, (above, ". ".join(filter(None, parts)) or "Table")))
-    return Section(heading, "
-".join(filter(None, lines)), "table")
+    return Section(heading, "\n".join(filter(None, lines)), "table")
 
 
 def rows_of(table: Element) -> list[str]:

@@ -11,7 +11,7 @@ from medagent.retrieval.bibliography import plain_doi
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.documents import ARTICLE_OF, PREPRINT_OF
 from medagent.retrieval.readers import bioc
-from medagent.retrieval.readers.base import Item, Withdrawn, left_out_of
+from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, left_out_of
 from medagent.retrieval.readers.fields import at, document_of_fields
 from medagent.retrieval.readers.html_text import plain_text
 from medagent.retrieval.readers.medline import RETRACTED
@@ -87,12 +87,13 @@ def records_in(row: Any) -> list[Any]:
 def read_record(row: Any, where: str, *, source: str) -> Iterator[Item]:
     """The document of a source's record, and what was left out of it."""
     read, left_out = reader_of(row), Counter[str]()
-    if read is None:
-        raise ValueError(f"{where}: is no record of a known source")
-    item = read(row if read is bioc.of_record else _plain(row, left_out), where, source=source)
-    yield item
-    if isinstance(item, Document):
-        yield from left_out_of(where, left_out)
+    try:
+        item = read(row if read is bioc.of_record else _plain(row, left_out), where, source=source) if read else None
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # one field is of another kind
+        item = Skipped(where, f"is no readable record of its source ({type(error).__name__}: {error})")
+    if item is not None:
+        yield item
+        yield from left_out_of(where, left_out) if isinstance(item, Document) else ()
 
 
 def _plain(value: Any, left_out: Counter[str]) -> Any:
@@ -117,28 +118,25 @@ def _article(row: Row, where: str, *, source: str) -> Item:
     names = [f"pmid:{fields['pmid']}", f"pmc:{pmc.removeprefix('PMC')}", f"doi:{plain_doi(str(row.get('doi') or ''))}"]
     names += [f"{kind.lower()}:{own}"] if kind not in ("MED", "PMC", "") else []
     types = fields.get("types") or []
-    fields["types"] = types = types.split(";") if isinstance(types, str) else list(types)
-    said = [each for each in at(row, "commentCorrectionList.commentCorrection") or () if isinstance(each, Mapping)]
-    linked = [(str(each.get("type") or "").lower(), _name(each), each) for each in said]
-    of = [name for what, name, _ in linked if what == "retraction of"]
-    if (
-        of
-        or {str(each).strip().lower() for each in types} & RETRACTED
-        or any(w == "retraction in" for w, _, _ in linked)
-    ):
-        known = tuple(name for name in (*names, *of) if name.partition(":")[2])
-        return Withdrawn(f"{where}, {known[0]}", known, "retracted", "is retracted, or the notice of a retraction")
+    fields["types"] = types = [each.strip() for each in (types.split(";") if isinstance(types, str) else types)]
+    linked = [
+        (str(each.get("type")).lower(), _name(each), at(each, "reference|id"))
+        for each in at(row, "commentCorrectionList.commentCorrection") or ()
+    ]
+    kinds, links = {each.lower() for each in types}, [what for what, _, _ in linked]
+    if kinds & RETRACTED or "retraction in" in links or "retraction of" in links:
+        known = [*names, *(name for what, name, _ in linked if what == "retraction of")]
+        known = [name for name in known if name.partition(":")[2]]
+        reason = "is retracted, or the notice of a retraction"
+        return Withdrawn(f"{where}, {known[0]}", tuple(known), "retracted", reason)
     if kind == "PPR" and "Preprint" not in types:
         types.append("Preprint")
-    fields["notices"] = [
-        f"{what.removesuffix(' in')}: {at(each, 'reference|id')}"
-        for what, _, each in linked
-        if what in ("erratum in", "expression of concern in")
-    ]
+    noticed = ("erratum in", "expression of concern in")
+    fields["notices"] = [f"{what.removesuffix(' in')}: {said}" for what, _, said in linked if what in noticed]
     prefixes = {"preprint of": PREPRINT_OF, "preprint in": ARTICLE_OF}
-    links = [prefixes[what] + name for what, name, _ in linked if what in prefixes]
+    aliases = [prefixes[what] + name for what, name, _ in linked if what in prefixes]
     sections = [Section("", str(row.get("abstractText") or ""))]
-    return document_of_fields(fields, names, sections, where, source="Europe PMC", links=links)
+    return document_of_fields(fields, names, sections, where, source="Europe PMC", links=aliases)
 
 
 def _name(link: Row) -> str:
@@ -203,27 +201,30 @@ def _words(key: str) -> str:
 def _results(row: Any) -> Iterator[Section]:
     """Outcomes measured, a line per category with the value of each group, and how many had each adverse event."""
     for outcome in at(row, "outcomeMeasuresModule.outcomeMeasures") or ():
-        groups = {each.get("id"): each.get("title") or each.get("id") for each in outcome.get("groups") or ()}
-        lines = [_said({key: outcome[key] for key in ("timeFrame", "paramType", "dispersionType") if key in outcome})]
+        groups = _titles(outcome, "groups")
+        lines = [_said({key: outcome.get(key) for key in ("timeFrame", "paramType", "dispersionType")})]
         for part in outcome.get("classes") or ():
             for category in part.get("categories") or ():
                 said = [text for each in (part, category) if (text := _said(each.get("title")))]
                 for each in category.get("measurements") or ():
-                    value = (
-                        f"{groups.get(each.get('groupId'))}: {each.get('value')} {outcome.get('unitOfMeasure') or ''}"
+                    value = f"{each.get('value')} {outcome.get('unitOfMeasure') or ''}".strip()
+                    bounds = " to ".join(
+                        str(each[key]) for key in ("spread", "lowerLimit", "upperLimit") if key in each
                     )
-                    bounds = [str(each[key]) for key in ("spread", "lowerLimit", "upperLimit") if key in each]
-                    said.append(value.strip() + (f" ({' to '.join(bounds)})" if bounds else ""))
+                    said.append(f"{groups.get(each.get('groupId'))}: {value}" + (f" ({bounds})" if bounds else ""))
                 lines.append("; ".join(said))
         yield Section(f"Results > {_said(outcome.get('title'))}", "\n".join(filter(None, lines)))
     events = at(row, "adverseEventsModule") or {}
-    groups = {each.get("id"): each.get("title") for each in events.get("eventGroups") or ()}
+    groups = _titles(events, "eventGroups")
     for kind in ("serious", "other"):
         lines = []
         for event in events.get(f"{kind}Events") or ():
-            counts = (
-                f"{groups.get(each.get('groupId'))}: {each.get('numAffected')} of {each.get('numAtRisk')}"
-                for each in event.get("stats") or ()
-            )
-            lines.append("; ".join([str(event.get("term")), *counts]))
+            lines.append(str(event.get("term")))
+            for each in event.get("stats") or ():
+                counts = f"{each.get('numAffected')} of {each.get('numAtRisk')}"
+                lines[-1] += f"; {groups.get(each.get('groupId'))}: {counts}"
         yield Section(f"Results > {kind.capitalize()} adverse events", "\n".join(lines))
+
+
+def _titles(row: Row, field: str) -> dict[str, str]:
+    return {each.get("id"): each.get("title") or each.get("id") for each in row.get(field) or ()}

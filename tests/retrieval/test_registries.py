@@ -12,7 +12,7 @@ import pytest
 
 from medagent.retrieval.bibliography import Bibliography
 from medagent.retrieval.chunking import Document
-from medagent.retrieval.readers import Withdrawn
+from medagent.retrieval.readers import LeftOut, Withdrawn, read_documents
 from tests.retrieval.support import read, texts
 
 ARTICLE: dict[str, Any] = {
@@ -247,3 +247,21 @@ def test_records_before_damage_are_read(tmp_path: Path) -> None:
     documents, (skipped,) = read(tmp_path, "a.json.gz", packed)
     assert documents[0].id == "pmid:90"
     assert "what came before is used" in skipped.reason
+
+
+def test_a_record_with_a_field_of_another_kind_costs_no_other(tmp_path: Path) -> None:
+    broken = {
+        "protocolSection": {"armsInterventionsModule": {}},
+        "resultsSection": {"adverseEventsModule": {"eventGroups": [7]}},
+    }
+    nameless = {"abstractText": "x", "pubTypeList": {"pubType": ["Retracted Publication"]}}
+    documents, skipped = read(tmp_path, "a.json", json.dumps({"studies": [broken, nameless, TRIAL]}))
+    assert [document.id for document in documents] == ["nct:NCT00000099"]
+    assert ["is no readable record" in each.reason for each in skipped] == [True, True]
+
+
+def test_struck_out_text_of_a_record_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps([ARTICLE | {"abstractText": "Give <del>50 mg</del> 5 mg."}]))
+    document, left_out = read_documents(tmp_path / "a.json")
+    assert texts([document]) == [[("", "Give 5 mg.")]]  # type: ignore[list-item]
+    assert left_out == LeftOut("a.json, row 1", "1 struck-out text")
