@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medagent.retrieval.errors import RetrievalError, needs_model, needs_package
+from medagent.retrieval.http_service import BATCH, HttpService, ServiceRefusalError
 from medagent.retrieval.passages import Passage
 
 Space = Literal["cosine", "ip"]
@@ -234,6 +236,69 @@ class MedCPTEmbedder:
         return np.concatenate(rows)
 
 
+class EndpointEmbedder:
+    """A model behind OpenAI's API of embeddings (/v1/embeddings): vLLM, TEI, Ollama, OpenAI."""
+
+    space: Space = "cosine"
+    max_tokens: int | None = None
+    dense_weight = NEURAL_WEIGHT
+
+    def __init__(
+        self, url: str, model: str, query_prefix: str | None = None, passage_prefix: str | None = None
+    ) -> None:
+        """`url` ends in /v1. Without prefixes those of the model's family count; they are part of the identity.
+
+        It is asked at once, for the length of its vectors.
+        """
+        known_query, known_passage = family_prefixes(model, {})
+        self._query_prefix = known_query if query_prefix is None else query_prefix
+        self._passage_prefix = known_passage if passage_prefix is None else passage_prefix
+        self._service, self._model = HttpService(url, f"the embedder {model!r}"), model
+        self.identity = "|".join(("openai", self._service.url, model, self._query_prefix, self._passage_prefix))
+        self.dimension = 0
+        self.dimension = self._embed({"a first request": "pain"}.items()).shape[1]
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """More than a model's tokenizer makes of most words: one for each four letters begun, and for each mark."""
+        return [sum(math.ceil(len(word) / 4) for word in _WORD_OR_MARK.findall(text)) for text in texts]
+
+    def embed_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
+        """[N, D] unit vectors of passages, with the passage prefix."""
+        return self._embed([(passage.id, self._passage_prefix + passage.indexed_text) for passage in passages])
+
+    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """[N, D] unit vectors of queries, with the query prefix."""
+        return self._embed([(text[:80], self._query_prefix + text) for text in texts])
+
+    def _embed(self, named: Iterable[tuple[str, str]]) -> NDArray[np.float32]:
+        """[N, D] vectors of texts, each with the name that an error gives it."""
+        some = list(named)
+        found = [self._vectors(some[start : start + BATCH]) for start in range(0, len(some), BATCH)]
+        return np.concatenate([np.zeros((0, self.dimension or found[0].shape[1]), np.float32), *found])
+
+    def _vectors(self, named: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
+        body = {"model": self._model, "input": [text for _, text in named], "encoding_format": "float"}
+        try:
+            answer = self._service.post("embeddings", body)
+        except ServiceRefusalError as error:
+            if error.status not in (400, 413, 422):
+                raise
+            if len(named) > 1:  # which of them is too long?
+                return np.concatenate([self._vectors([each]) for each in named])
+            raise RetrievalError(
+                f"{error} It refused {named[0][0]!r}; a smaller --max_tokens makes passages shorter."
+            ) from error
+        try:
+            rows = {row["index"]: row["embedding"] for row in answer["data"]}
+            found = np.array([rows[number] for number in range(len(named))], dtype=np.float32)
+            fits = found.shape == (len(answer["data"]), self.dimension or found.shape[1]) and np.isfinite(found).all()
+        except (KeyError, TypeError, ValueError, IndexError):
+            fits = False
+        if not fits:
+            raise self._service.unexpected(f"{len(named)} vectors of {self.dimension or 'some'} numbers")
+        return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+
+
 def embedder_from_identity(identity: str, *, device: str | None = None) -> Embedder:
     """The embedder that an index or an agent names, or that a person asks for; the error lists the forms of names."""
     match = re.fullmatch(r"hashed-ngrams:(\d+):(\d+)-(\d+)", identity)
@@ -242,12 +307,14 @@ def embedder_from_identity(identity: str, *, device: str | None = None) -> Embed
     kind, *rest = identity.split("|")
     if kind == "sentence-transformers" and len(rest) in (1, 3):
         return SentenceTransformerEmbedder(*rest, device=device)
+    if kind == "openai" and len(rest) in (2, 4):
+        return EndpointEmbedder(*rest)
     if kind == "medcpt" and len(rest) in (0, 2):
         return MedCPTEmbedder(*rest, device=device)
     if "/" in kind and not rest:
         return SentenceTransformerEmbedder(kind, device=device)
     raise RetrievalError(
         f"embedder {identity!r}: unknown. Wanted 'hashed-ngrams:DIM:MIN-MAX', 'medcpt', "
-        "'medcpt|QUERY_MODEL|ARTICLE_MODEL', the name or folder of a sentence-transformers model (with a '/'), or "
-        "'sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX'."
+        "'medcpt|QUERY_MODEL|ARTICLE_MODEL', the name or folder of a sentence-transformers model (with a '/'), "
+        "'sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX', or 'openai|URL|MODEL', which may have prefixes too."
     )

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
+from medagent.retrieval.access import check_writable
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.corpora import Corpus, Sources, as_corpus, with_ocr
 from medagent.retrieval.embedders import DEFAULT_EMBEDDER, Embedder, embedder_from_identity
@@ -62,6 +63,8 @@ def build_index(
     embedder = embedder_from_identity(embedder) if isinstance(embedder, str) else embedder
     settings = settings or IndexSettings(search=SearchSettings(dense_weight=embedder.dense_weight))
     corpus = with_ocr(as_corpus(sources), settings.ocr, progress)
+    if not folder.exists():
+        check_writable(folder)
     folder.mkdir(parents=True, exist_ok=True)
     others = [path.name for path in folder.iterdir() if path.name not in (*LOCKS, "manifest.json.part", "chroma")]
     if others and "manifest.json" not in others:
@@ -151,6 +154,7 @@ def _update(
     *,
     prune: bool = False,
 ) -> Manifest:
+    check_writable(folder)
     manifest = Manifest.read(folder)
     corpus = with_ocr(as_corpus(sources), manifest.settings.ocr, progress)
     embedder = embedder_of(folder, manifest, embedder)

@@ -1,6 +1,7 @@
 """An index has many readers, each with a lock file in `readers/`, or one writer, who holds `lock`.
 
-The system releases the locks of a process that dies.
+The system releases the locks of a process that dies. A reader that may not write there holds no lock: it looks before
+each search whether the index is still the one it opened.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from uuid import uuid4
 from chromadb.errors import ChromaError
 from filelock import FileLock, Timeout
 
-from medagent.retrieval.errors import IndexBusyError, IndexUnwritableError
+from medagent.retrieval.access import check_writable, may_write
+from medagent.retrieval.errors import IndexBusyError, IndexMismatchError, IndexUnwritableError
 
 LOCKS = ("lock", "readers")
 FULL, REFUSED = (errno.ENOSPC, errno.EDQUOT), (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -28,6 +30,10 @@ class ReadLock:
     """Held by a process that searches an index, from now until `close` or the end of the process."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder, self._lock = folder, None
+        self._opened = _version(folder)
+        if not may_write(folder):
+            return
         try:
             (folder / "readers").mkdir(exist_ok=True)
         except OSError as error:
@@ -38,16 +44,30 @@ class ReadLock:
             self._lock = FileLock(self._path)
             self._lock.acquire(timeout=0)
 
+    def check(self) -> None:
+        """An error where another process changed the index, which it may where this one could not lock it."""
+        if self._lock is None and _version(self._folder) != self._opened:
+            raise IndexMismatchError(
+                f"index {self._folder}: was changed while it was open here, where it cannot be locked. Open it again."
+            )
+
     def close(self) -> None:
         """Let writers in again."""
-        if self._lock.is_locked:
+        if self._lock is not None and self._lock.is_locked:
             self._lock.release()
             self._path.unlink(missing_ok=True)
+
+
+def _version(folder: Path) -> tuple[int, int] | None:
+    """What changes with each new manifest, which a writer writes first and last."""
+    path = folder / "manifest.json"
+    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
     """The right to change an index; an error that names the process where the index is open."""
+    check_writable(folder)
     with _held(folder / "lock", folder, "is being written by another process; wait for it, or stop it"):
         for path in sorted((folder / "readers").glob("*")):
             process = path.name.partition("-")[0]
@@ -75,8 +95,8 @@ def _held(path: Path, folder: Path, otherwise: str) -> Iterator[None]:
 
 def _unwritable(folder: Path, error: OSError) -> IndexUnwritableError:
     return IndexUnwritableError(
-        f"index {folder}: cannot be locked ({error}). Who searches an index needs the right to write in its folder; "
-        "give it, or search a served one (medagent index serve)."
+        f"index {folder}: cannot be locked ({error}). Give the right to write in its folder, or search a served one "
+        "(medagent index serve)."
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from medagent.retrieval.access import check_readable
 from medagent.retrieval.embedders import Embedder, Space, embedder_from_identity
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.settings import IndexSettings
@@ -41,6 +42,7 @@ class Manifest:
     def read(folder: Path) -> Manifest:
         """The manifest of an index folder, checked for its format."""
         path = folder / "manifest.json"
+        check_readable(folder)
         if not path.exists():
             raise IndexMismatchError(
                 f"index {folder}: no manifest.json found there. Build one with: "
@@ -90,7 +92,8 @@ def check_embedder(folder: Path, manifest: Manifest, embedder: Embedder) -> None
             f"index {folder}: was built with the embedder {manifest.embedder!r}, and would be searched with "
             f"{embedder.identity!r}. Configure the embedder it was built with, or rebuild the index."
         )
-    if not np.allclose(probe(embedder), manifest.probe, atol=0.01 * max(map(abs, manifest.probe))):
+    same_length = embedder.dimension == manifest.dimension
+    if not same_length or not np.allclose(probe(embedder), manifest.probe, atol=0.01 * max(map(abs, manifest.probe))):
         raise IndexMismatchError(
             f"index {folder}: the embedder {embedder.identity!r} no longer gives the vectors it gave when the index "
             "was built; its model changed. Restore the model, or build the index again with --overwrite."

@@ -13,12 +13,14 @@ from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.errors import RetrievalError, needs_package
 from medagent.retrieval.filters import EXAMPLE, FIELDS, Filter
 from medagent.retrieval.manifest import embedder_of_index
+from medagent.retrieval.query_match import NOT_READ, operators_note
 from medagent.retrieval.search import HybridRetriever
 
 WHERE = (
     f"Only passages that fit these conditions, such as: {EXAMPLE}. Fields: {', '.join(FIELDS)}. Commas separate "
     "alternatives, and * stands for anything."
 )
+QUERY = f"What to look for, in words or as a question. {NOT_READ}"
 NOTICE = "For research and education; this is not medical advice."
 
 
@@ -32,7 +34,7 @@ def make_server(retriever: HybridRetriever) -> Any:
     batcher = SearchBatcher(retriever, top_k=5, retries=0)
 
     async def search(
-        query: Annotated[str, Field(description="What to look for, in words or as a question", max_length=2000)],
+        query: Annotated[str, Field(description=QUERY, max_length=2000)],
         top_k: Annotated[int, Field(description="How many passages", ge=1, le=50)] = 5,
         where: Annotated[str, Field(description=WHERE, max_length=2000)] = "",
         sources: Annotated[list[str] | None, Field(description="Only these sources; * stands for anything")] = None,
@@ -50,6 +52,7 @@ def make_server(retriever: HybridRetriever) -> Any:
                 for hit in hits
             ],
             "replaced": retriever.replaced(query),
+            "note": operators_note(query),
             "notice": NOTICE,
         }
 

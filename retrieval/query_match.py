@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
 from defusedxml.common import DefusedXmlException
-from defusedxml.ElementTree import ParseError, iterparse
+from defusedxml.ElementTree import ParseError
 from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
+from medagent.retrieval.access import check_writable
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.locking import writing
 from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.term_lists import groups_of
 
 SHORTEST, VOWELS_FROM, LONG = 5, 8, 12  # letters of a word that may differ, in a vowel, in two letters
 MAX_NEAR_WORDS = 3  # that stand for one
@@ -32,7 +32,14 @@ SYNONYMS_FILE = "synonyms.json"
 LONGEST = 8  # words of a term
 MAX_SYNONYMS, MAX_VARIANTS = 8, 32  # per term, and per query
 _ABBREVIATION = re.compile(r"[A-Z][A-Z0-9]{1,4}")  # "ALL", "MS": counts only where a query has it in capitals
-_NARROWER = {"NRW", "BRD", "REL"}  # entry terms of MeSH that are not of the same meaning
+_OPERATOR = re.compile(r"\b(?:NOT|AND|OR)\b")
+_MARKS = re.compile(
+    r'"[^"]+"|“[^”]+”|(?<!\S)[-+](?=[^\W\d_])|\w\*|\[(?:tiab|mesh|mh|tw|ti|majr)\b[^]]*\]', re.IGNORECASE
+)
+NOT_READ = (
+    "Operators are not read: NOT, AND and OR in capitals are left out, and words with quotes, *, + or - are plain "
+    "words. A filter (where) excludes passages."
+)
 
 
 class QueryWords:
@@ -54,6 +61,7 @@ class QueryWords:
 
     def searched(self, query: str, *, near_words: bool) -> list[list[str]]:
         """The words to search for, in the query's order, and the same with synonyms; the best of them counts."""
+        query = _without_operators(query)
         return [
             [each for word in words for each in ((near_words and not self._count(word) and self.near(word)) or (word,))]
             for words in self._synonyms.variants(self._tokens(query), query)
@@ -61,13 +69,18 @@ class QueryWords:
 
     def replaced(self, query: str) -> dict[str, tuple[str, ...]]:
         """The words of a query that no passage has, with those that stand for them; words as they are compared."""
-        return {word: near for word in self._tokens(query) if not self._count(word) and (near := self.near(word))}
+        return {
+            word: near
+            for word in self._tokens(_without_operators(query))
+            if not self._count(word) and (near := self.near(word))
+        }
 
     def coverage(self, query: str, text: str) -> float:
         """How much of a query a text has (0 to 1): the share of its words, weighted by BM25's idf.
 
         A near word does not count. A compound counts joined or by its parts. The best variant by synonyms counts.
         """
+        query = _without_operators(query)
         groups, held = self._groups(query), set(self._tokens(text))
         plain = [word for group in groups for word in group]
         others = [[[word] for word in words] for words in self._synonyms.variants(plain, query)[1:]]
@@ -112,6 +125,15 @@ class QueryWords:
         least = min((distance for _, distance in likely), default=0)
         nearest = [known for known, distance in likely if distance == least]
         return tuple(sorted(nearest, key=lambda known: (-self._count(known), known))[:MAX_NEAR_WORDS])
+
+
+def operators_note(query: str) -> str:
+    """What to tell about the operators of a query, which search does not read; "" where there are none."""
+    return NOT_READ if _without_operators(query) != query or _MARKS.search(query) else ""
+
+
+def _without_operators(query: str) -> str:
+    return query if query.isupper() else _OPERATOR.sub(" ", query)
 
 
 def _is_error(word: str, known: str, distance: int) -> bool:
@@ -187,10 +209,11 @@ def read_synonyms(folder: Path) -> list[list[Term]]:
 def set_synonyms(folder: Path, file: Path) -> tuple[int, int]:
     """Keep a file's terms with an index, in place of any before; returns how many groups, and how many left out."""
     manifest = Manifest.read(folder)
+    check_writable(folder)
     analyser = Analyser(manifest.settings.analyser)
     groups, terms = [], 0
     try:
-        for written in _groups(file):
+        for written in groups_of(file):
             group = list(dict.fromkeys(term for text in written if (term := _analysed(text, analyser)) is not None))
             terms += len(written)
             if len({term.words for term in group}) > 1:
@@ -202,7 +225,8 @@ def set_synonyms(folder: Path, file: Path) -> tuple[int, int]:
     if not groups:
         raise RetrievalError(
             f"synonyms {file}: found no two terms of one meaning, wanted MeSH's descriptors (d2026.bin or "
-            'desc2026.xml), or lines such as "heart attack|myocardial infarction".'
+            "desc2026.xml), HPO's hp.obo, ICD-10-CM's icd10cm_tabular_2026.xml or icd10cm_order_2026.txt, or lines "
+            'such as "heart attack|myocardial infarction".'
         )
     stored = json.dumps([[[term.words, term.capitals] for term in group] for group in groups], ensure_ascii=False)
     with writing(folder):
@@ -218,38 +242,3 @@ def _analysed(text: str, analyser: Analyser) -> Term | None:
     words = tuple(analyser.tokens(f"the {text.strip()}"))
     capitals = text.strip() if _ABBREVIATION.fullmatch(text.strip()) else ""
     return Term(words, capitals) if 0 < len(words) <= LONGEST else None
-
-
-def _groups(file: Path) -> Iterator[list[str]]:
-    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as opened:
-        if file.name.removesuffix(".gz").endswith(".xml"):
-            for _, element in iterparse(opened):
-                if element.tag == "DescriptorRecord":
-                    # Not the strings of qualifiers and of pharmacological actions, and of its concepts the preferred.
-                    concepts = element.findall("ConceptList/Concept")
-                    preferred = [each for each in concepts if each.get("PreferredConceptYN", "Y") == "Y"]
-                    terms = [term.text for each in preferred for term in each.iterfind("TermList/Term/String")]
-                    yield [term for term in (element.findtext("DescriptorName/String"), *terms) if term]
-                    element.clear()
-            return
-        with io.TextIOWrapper(opened, encoding="utf-8-sig") as lines:
-            yield from _of_lines(line.rstrip("\r\n") for line in lines)
-
-
-def _of_lines(lines: Iterable[str]) -> Iterator[list[str]]:
-    """MeSH's ASCII records ("MH = ", "ENTRY = " with fields after the term), or a group in each line."""
-    record: list[str] | None = None
-    for line in lines:
-        if line.strip() == "*NEWRECORD":
-            if record:
-                yield record
-            record = []
-        elif record is not None:
-            name, _, value = line.partition(" = ")
-            term, *about = value.split("|")
-            if name in ("MH", "ENTRY", "PRINT ENTRY") and not _NARROWER & set(about):
-                record.append(term.strip())
-        elif line.strip() and not line.startswith("#"):
-            yield [term.strip() for term in line.replace("\t", "|").split("|") if term.strip()]
-    if record:
-        yield record

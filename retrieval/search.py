@@ -219,6 +219,7 @@ class HybridRetriever(IndexRetriever):
         self, queries: Sequence[str], *, num_candidates: int, where: Filter = NO_FILTER
     ) -> tuple[list[Ranking], list[Ranking]]:
         """(dense, lexical) rankings of row numbers before fusion."""
+        self._reading.check()
         where = self.where & where
         allowed = None if where.empty else self.rows_matching(where)
         near_words = self.settings.near_words

@@ -25,7 +25,8 @@ from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.filters import EXAMPLE, Filter
 from medagent.retrieval.manifest import embedder_of_index
 from medagent.retrieval.passages import Hit, Passage, replace_surrogates
-from medagent.retrieval.rerank import CrossEncoderReranker
+from medagent.retrieval.query_match import operators_note
+from medagent.retrieval.rerank import reranker_named
 from medagent.retrieval.search import HybridRetriever
 
 MAX_QUERIES, MAX_QUERY_CHARACTERS, MAX_TOP_K = 4096, 10_000, 1000
@@ -104,13 +105,17 @@ def make_app(
 
     @app.post("/search")
     async def search(body: SearchRequest) -> dict[str, Any]:
-        """Passages for each query, best first. `replaced` names words that no passage has, and what stood for them."""
+        """Passages for each query, best first.
+
+        `replaced` names words that no passage has, and what stood for them. `notes` tells of operators in a query.
+        """
         where = filter_of(body.where)
         found = await search_all(body.queries, body.top_k, where)
         return {
             "version": retriever.manifest.version,
             "results": [[{"passage": hit.passage.to_json(), "score": hit.score} for hit in hits] for hits in found],
             "replaced": [retriever.replaced(query) for query in body.queries],
+            "notes": [operators_note(query) for query in body.queries],
         }
 
     @app.post("/retrieve")
@@ -170,7 +175,7 @@ def contents_of(passage: Passage) -> dict[str, str]:
 
 def serve(index: Path, *, host: str, port: int, max_batch: int, reranker: str | None, device: str | None) -> None:
     """Open an index and serve it until interrupted."""
-    second = CrossEncoderReranker(reranker, device=device) if reranker else None
+    second = reranker_named(reranker, device) if reranker else None
     retriever = HybridRetriever(str(index), embedder_of_index(index, device), reranker=second)
     print(f"Serving {index} ({len(retriever):,} passages) at http://{host}:{port}; documentation at /docs.", flush=True)
     hosts = LOOPBACK if host in LOOPBACK else ("*",)

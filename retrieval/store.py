@@ -7,6 +7,7 @@ renumbered. A removed row leaves a gap, with its text overwritten and its vector
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from medagent.retrieval.access import database_uri, may_write
 from medagent.retrieval.documents import TABLES, DocumentChanges, DocumentTables, IndexedDocument, Withdrawal, select_in
 from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
@@ -44,14 +46,18 @@ class PassageStore(StoredRows):
     """Passages and vectors of one index. Safe to read from several threads."""
 
     def __init__(self, folder: Path, dimension: int) -> None:
-        """Opens or creates both files."""
+        """Opens or creates both files; where this process may not write, opens them to read."""
         try:
-            super().__init__(folder, dimension, sqlite3.connect(folder / "passages.sqlite", check_same_thread=False))
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA secure_delete = ON")
-            self._db.executescript(SCHEMA + TABLES)
-            if not self._columns():
-                self._db.executescript(PASSAGES)
+            database = sqlite3.connect(database_uri(folder), uri=True, check_same_thread=False)
+            super().__init__(folder, dimension, database)
+            if not may_write(folder):
+                _add_missing_tables(self._db)
+            else:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.execute("PRAGMA secure_delete = ON")
+                self._db.executescript(SCHEMA + TABLES)
+                if not self._columns():
+                    self._db.executescript(PASSAGES)
         except sqlite3.DatabaseError as error:
             raise IndexMismatchError(
                 f"index {folder}: passages.sqlite cannot be read ({error}). Restore it from a backup, or build the "
@@ -214,6 +220,14 @@ class PassageStore(StoredRows):
                 file.write(bytes(self.dimension * 4))
             file.flush()
             os.fsync(file.fileno())
+
+
+def _add_missing_tables(database: sqlite3.Connection) -> None:
+    """Empty tables, for this connection alone, for those that an older index lacks."""
+    held = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+    for name, columns in re.findall(r"CREATE TABLE IF NOT EXISTS (\w+) ([^;]+)", SCHEMA + TABLES):
+        if name not in held:
+            database.execute(f"CREATE TEMP TABLE {name} {columns}")
 
 
 def _add_owners(database: sqlite3.Connection) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from chromadb.config import Settings
 from chromadb.errors import ChromaError, NotFoundError
 from numpy.typing import NDArray
 
+from medagent.retrieval.access import may_write, writable_copy
 from medagent.retrieval.embedders import Space
 from medagent.retrieval.errors import IndexMismatchError, RetrieverUnavailableError
 from medagent.retrieval.locking import is_disk_full
@@ -41,9 +43,15 @@ class ChromaVectors:
 
     @staticmethod
     def local(folder: Path) -> ChromaVectors:
-        """In `folder`/chroma. One process only may own it."""
-        client = chromadb.PersistentClient(str(folder / "chroma"), settings=Settings(anonymized_telemetry=False))
-        return ChromaVectors(client, "passages", str(folder / "chroma"), folder / "chroma")
+        """In `folder`/chroma. One process only may own it; who may not write there gets a copy."""
+        place = folder / "chroma"
+        copied = place.exists() and not may_write(folder)
+        used = writable_copy(place) if copied else place
+        client = chromadb.PersistentClient(str(used), settings=Settings(anonymized_telemetry=False))
+        vectors = ChromaVectors(client, "passages", str(place), used)
+        if copied:
+            weakref.finalize(vectors, shutil.rmtree, used, ignore_errors=True)
+        return vectors
 
     @staticmethod
     def remote(url: str, name: str) -> ChromaVectors:

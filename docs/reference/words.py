@@ -179,6 +179,13 @@ CLASS_WORDS: dict[str, str] = {
     "CrossEncoderReranker.num_candidates": "Fused candidates to score, at least `top_k`; the others are left out.",
     "CrossEncoderReranker.device": "torch's device; null takes a GPU where there is one.",
     "CrossEncoderReranker.batch_size": "Pairs per pass of the model.",
+    "EndpointReranker.url": "Address before /rerank.",
+    "EndpointReranker.model": "Name of the model, for Cohere, Jina and vLLM; empty for TEI.",
+    "EndpointReranker.num_candidates": "Fused candidates to score, at least `top_k`; the others are left out.",
+    "EndpointEmbedder.url": "Address that ends in /v1.",
+    "EndpointEmbedder.model": "Name of the model there.",
+    "EndpointEmbedder.query_prefix": "Text before each query; null takes that of the model's family.",
+    "EndpointEmbedder.passage_prefix": "Text before each passage; null takes that of the model's family.",
     # Agent, reward and advantage.
     "TagProtocol.instructions": "Text before the question; an empty one for none.",
     "TagProtocol.options_style": "Whether an option reads `A) name`, one per line, or `name (A)`, all in one line.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,9 @@ from medagent.retrieval.ingest_policy import Changes
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.opening import URL, index_folder, open_index
 from medagent.retrieval.passage_kinds import kind_line
+from medagent.retrieval.query_match import operators_note
 from medagent.retrieval.remote import RemoteRetriever
-from medagent.retrieval.rerank import CrossEncoderReranker
+from medagent.retrieval.rerank import reranker_named
 from medagent.retrieval.search import HybridRetriever
 
 MAX_SHOWN = 10  # changes on the screen; the file has all
@@ -64,6 +66,8 @@ def print_search(
     retriever = _opened(index, changed, reranker)
     hits = retriever.search_where([query], top_k=top_k, where=where)[0]
     console = Console(highlight=False)
+    if note := operators_note(query):
+        print(note, file=sys.stderr if as_json else sys.stdout)
     if not as_json and not isinstance(retriever, RemoteRetriever):
         for word, near in retriever.replaced(query).items():
             console.print(f"[dim]No passage has {escape(word)!r}. Searched for: {escape(', '.join(near))}.[/dim]")
@@ -92,6 +96,6 @@ def _opened(index: str, changed: Mapping[str, Any], reranker: str | None) -> Hyb
             f"index {index}: is served, with a floor, evidence_weight and reranker of its own. Give a folder to set "
             "them."
         )
-    second = CrossEncoderReranker(reranker) if reranker else None
+    second = reranker_named(reranker) if reranker else None
     settings = replace(Manifest.read(Path(index_folder(index))).settings.search, **changed)
     return HybridRetriever(index, settings=settings, reranker=second)

@@ -6,12 +6,10 @@ Functions import what they need when they are called, so `--help` answers at onc
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from errno import EDQUOT, ENOSPC, EROFS
 from inspect import get_annotations, getdoc
-from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +20,7 @@ from medagent.cli.commands.evaluate import EVALUATION_COMMANDS
 from medagent.cli.commands.index import INDEX_COMMANDS, search
 from medagent.cli.commands.questions import QUESTION_COMMANDS
 from medagent.cli.commands.train import CONFIGURED, TRAINING_COMMANDS, settings_help
+from medagent.cli.text_lists import HELP, with_lists_said
 from medagent.config_files import allow_class, with_config_paths
 from medagent.errors import InputError, MedagentError
 from medagent.retrieval.errors import RetrievalError
@@ -80,7 +79,6 @@ GROUPS: dict[str, dict[str, Any]] = {
     "data": {"index": INDEX_COMMANDS, "questions": QUESTION_COMMANDS, "search": search},
 }
 COMMANDS: dict[str, Any] = {name: command for group in GROUPS.values() for name, command in group.items()}
-HELP = ("-h", "--help")
 OF_THE_PAGE = ("--feedback", "--quiz", "--examples")  # also written without their group
 
 
@@ -124,7 +122,7 @@ def _flags(commands: dict[str, Any]) -> set[str]:
 
 
 def with_flags_said(arguments: list[str]) -> list[str]:
-    """The arguments as the parser takes them: `--overwrite` alone as `--overwrite true`, several folders as a list."""
+    """The arguments as the parser takes them: `--overwrite` alone as `--overwrite true`, and see `text_lists`."""
     flags = _flags(COMMANDS)
     said: list[str] = []
     for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
@@ -132,18 +130,7 @@ def with_flags_said(arguments: list[str]) -> list[str]:
         said.append(f"--page.{argument[2:]}" if of_page else argument)
         if argument in flags and after.lower() not in ("true", "false"):
             said.append("true")
-    return _with_runs_listed(said) if said[:1] in (["compare"], ["table"]) else said
-
-
-def _with_runs_listed(said: list[str]) -> list[str]:
-    """The arguments of a command that takes any number of folders, with these as one list."""
-    words, runs, options = iter(said[1:]), list[str](), list[str]()
-    for word in words:
-        if not word.startswith("-"):
-            runs.append(word if word.startswith("[") else json.dumps(word))
-        else:
-            options += [word] if "=" in word or word in HELP else [word, *islice(words, 1)]
-    return [said[0], *([f"[{', '.join(runs)}]"] if runs else []), *options]
+    return with_lists_said(said, COMMANDS)
 
 
 def without_allowed_classes(arguments: list[str]) -> list[str]:

@@ -7,16 +7,14 @@ import math
 import re
 import sys
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
 import httpx
 
 from medagent.errors import EndpointError, PolicyError
+from medagent.retrieval.http_service import LONGEST_WAIT_S, RETRY_STATUS, retry_after_s
 
-RETRY_STATUS = {408, 409, 425, 429, *range(500, 505), *range(520, 525), 529}
-LONGEST_WAIT_S = 60.0
 USUAL_REST_S = 10.0  # until a server that does not answer may do so
 PATIENCE_S = 1800.0  # the longest total wait of a request at a limit, while no other request is answered
 _MISSING_FLAG = re.compile(r"requires --")  # a server's way to say how it must be started; no wait mends that
@@ -79,7 +77,7 @@ class Endpoint:
                     return answer
                 inside = "" if status == answer.status_code else " inside a 200"
                 failure = f"status {status}{inside}: {answer.text[:200]}"
-                told_s = _retry_after_s(answer)
+                told_s = retry_after_s(answer)
                 if told_s is None and status == 429 and not _LASTING.search(answer.text):
                     told_s, limited = min(LONGEST_WAIT_S, self.backoff_s * 2**limited), limited + 1
                 if self._served != served:
@@ -170,15 +168,3 @@ def status_of(answer: httpx.Response) -> int:
         return 200 if first else 502
     code = str(error.get("code")) if isinstance(error, dict) else ""
     return int(code) if re.fullmatch("[45][0-9]{2}", code) else 502
-
-
-def _retry_after_s(answer: httpx.Response) -> float | None:
-    """Seconds that an answer asks to wait, None where it names neither a number of them nor a date."""
-    said, sent = answer.headers.get("retry-after", ""), answer.headers.get("date")
-    if said.replace(".", "", 1).isdecimal():
-        return float(said)
-    try:  # the server's own date, as its clock may differ from ours
-        now_s = parsedate_to_datetime(sent).timestamp() if sent else time()
-        return max(0.0, parsedate_to_datetime(said).timestamp() - now_s)
-    except ValueError:
-        return None

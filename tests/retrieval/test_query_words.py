@@ -18,7 +18,7 @@ from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.index import build_index
 from medagent.retrieval.normalization import add_number_words, strip_accents, to_american
 from medagent.retrieval.passages import Passage
-from medagent.retrieval.query_match import QueryWords
+from medagent.retrieval.query_match import QueryWords, operators_note
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import Chunking, IndexSettings, SearchSettings
 from tests.retrieval.server import Serving
@@ -270,3 +270,42 @@ def test_wrong_chunking_settings_are_refused() -> None:
     for wrong in ((-1, 0), (100, 51), (10, -1)):
         with pytest.raises(RetrievalError, match="chunking"):
             Chunking(*wrong)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "aspirin NOT children",
+        "gout AND statin",
+        'a "white coat" study',
+        "gout -child",
+        "cardi*",
+        "gout[tiab]",
+        "“no” x",
+    ],
+)
+def test_operators_of_a_query_are_said_not_to_be_read(query: str) -> None:
+    assert "not read" in operators_note(query)
+
+
+@pytest.mark.parametrize("query", ["aspirin not children", "IL-6 and gout", "GOUT AND STATINS", "vitamin D - a review"])
+def test_plain_queries_have_no_note(query: str) -> None:
+    assert operators_note(query) == ""
+
+
+def test_operators_in_capitals_are_no_words_of_a_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = built(tmp_path / "i")
+    assert index.words.searched("gout NOT edema", near_words=False) == [["gout", "edema"]]
+    assert index.words.searched("GOUT NOT EDEMA", near_words=False) == [["gout", "not", "edema"]]
+    assert index.words.coverage("gout AND allopurinol", TEXTS["gout"]) == 1.0
+    server = Serving(tmp_path / "i")
+    try:
+        for where in (str(tmp_path / "i"), server.url):
+            assert main(["search", "gout NOT edema", "--index", where]) == 0
+            assert "Operators are not read" in capsys.readouterr().out
+            assert main(["search", "gout NOT edema", "--index", where, "--json"]) == 0
+            assert "Operators are not read" in capsys.readouterr().err
+        answer = httpx.post(f"{server.url}/search", json={"queries": ["gout NOT edema", "gout"]}).json()
+        assert [bool(note) for note in answer["notes"]] == [True, False]
+    finally:
+        server.stop()

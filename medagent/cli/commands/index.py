@@ -43,7 +43,8 @@ def index_build(
             starter and starter:train, which have settings of their own. starter:train lacks the test conditions.
         out: Folder of the index.
         embedder: "hashed-ngrams:DIM:MIN-MAX", "medcpt", the name or folder of a sentence-transformers model (with a
-            "/"), or "sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX".
+            "/"), "sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX", or "openai|URL|MODEL" for a service with
+            OpenAI's API of embeddings, whose key is read from MEDAGENT_API_KEY.
         max_tokens: Longest passage, title included, in the embedder's tokens; 0 splits no document.
         overlap_tokens: How many tokens of a passage the next one may repeat.
         analyser: How words are compared. "medical" stems them and knows variants of spelling, "biomedical" stems
@@ -86,9 +87,11 @@ def index_add(index: str, corpus: str, device: str | None = None) -> None:
     """
     from medagent.cli.index import report_changes
     from medagent.evaluation.corpora import named_corpus
+    from medagent.retrieval.access import check_writable
     from medagent.retrieval.index import add_to_index
     from medagent.retrieval.manifest import embedder_of_index
 
+    check_writable(Path(index))  # before the embedder is loaded
     ready = embedder_of_index(Path(index), device)
     report_changes(Path(index), partial(add_to_index, index, named_corpus(corpus), ready))
 
@@ -104,9 +107,12 @@ def index_sync(index: str, corpus: str, dry_run: bool = False, device: str | Non
     """
     from medagent.cli.index import report_changes
     from medagent.evaluation.corpora import named_corpus
+    from medagent.retrieval.access import check_writable
     from medagent.retrieval.index import sync_index
     from medagent.retrieval.manifest import embedder_of_index
 
+    if not dry_run:
+        check_writable(Path(index))
     ready = embedder_of_index(Path(index), device)
     sync = partial(sync_index, index, named_corpus(corpus), ready, dry_run=dry_run)
     report_changes(Path(index), sync, dry_run=dry_run)
@@ -117,7 +123,7 @@ def index_restore(index: str, names: list[str]) -> None:
 
     Args:
         index: Folder of the index.
-        names: The ids that they were removed by, e.g. '[pmid:12345]'.
+        names: The ids that they were removed by, e.g. pmid:12345 pmid:678.
     """
     from medagent.retrieval.maintenance import restore_in_index
 
@@ -130,7 +136,7 @@ def index_remove(index: str, ids: list[str]) -> None:
 
     Args:
         index: Folder of the index.
-        ids: Ids of passages or documents, e.g. '[pmid:12345, pmid:678#2]'.
+        ids: Ids of passages or documents, e.g. pmid:12345 'pmid:678#2'.
     """
     from medagent.cli.progress import index_bars
     from medagent.retrieval.maintenance import remove_from_index
@@ -161,8 +167,9 @@ def index_synonyms(index: str, file: str) -> None:
 
     Args:
         index: Folder of the index.
-        file: MeSH's descriptors (d2026.bin or desc2026.xml, also as .gz), or lines such as "heart attack|myocardial
-            infarction".
+        file: MeSH's descriptors (d2026.bin or desc2026.xml), hp.obo of HPO (hpo.jax.org, free with attribution),
+            icd10cm_tabular_2026.xml or icd10cm_order_2026.txt of ICD-10-CM (cdc.gov/nchs, public domain), each also as
+            .gz, or lines such as "heart attack|myocardial infarction".
     """
     from medagent.retrieval.query_match import set_synonyms
 
@@ -232,7 +239,8 @@ def index_serve(
         host: Address to listen on; with 0.0.0.0 other machines reach it.
         port: Port to listen on.
         max_batch: Most queries searched at once.
-        reranker: A cross-encoder by hub name or folder, to reorder the best candidates.
+        reranker: A cross-encoder by hub name or folder, or a service as tei|URL or cohere|URL|MODEL, to reorder the
+            best candidates.
         device: Device to embed on.
     """
     from medagent.retrieval.serving import serve
@@ -257,7 +265,7 @@ def search(
     index: str = "runs/demo/index",
     top_k: int = 5,
     where: str = "",
-    source: str | list[str] | None = None,
+    source: list[str] | None = None,
     year_from: int | None = None,
     year_to: int | None = None,
     floor: float | None = None,
@@ -273,20 +281,20 @@ def search(
         top_k: How many passages.
         where: Only passages that fit these conditions, as --where 'year>=2020 type=guideline language=en source=GARD'.
             docs/retrieval.md lists the fields.
-        source: Only passages of this source, or of these, e.g. '[PubMed*, WHO]' (* stands for anything).
+        source: Only passages of this source, or of these, e.g. 'PubMed*,WHO' (* stands for anything).
         year_from: Only passages of this year or later.
         year_to: Only passages of this year or earlier.
         floor: Share of the query's words, weighted by how rare they are, that a passage must have to be shown, from 0
             to 1. By default the index's own.
         evidence_weight: How much stronger types of publication count. By default as the index was built.
-        reranker: A cross-encoder by hub name or folder, to reorder the best candidates.
+        reranker: A cross-encoder by hub name or folder, or a service as tei|URL or cohere|URL|MODEL, to reorder the
+            best candidates.
         json: Print JSON lines.
     """
     from medagent.cli.index import print_search
     from medagent.retrieval.filters import Filter
 
-    sources = (source,) if isinstance(source, str) else tuple(source or ())
-    wanted = Filter.parse(where) & Filter.of(sources, year_from, year_to)
+    wanted = Filter.parse(where) & Filter.of(source or (), year_from, year_to)
     own = {"floor": floor, "evidence_weight": evidence_weight}
     changed = {name: value for name, value in own.items() if value is not None}
     print_search(query, index, top_k=top_k, where=wanted, changed=changed, reranker=reranker, as_json=json)
