@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import groupby
 from statistics import median
 
 import pypdfium2
+from pypdfium2 import raw
 
 from medagent.retrieval.readers.base import is_number
 from medagent.retrieval.readers.pdf_words import PlacedPage, Word
 from medagent.retrieval.readers.tesseract import Tesseract
 
-DPI, LONGEST = 300, 10_000  # resolution, and pixels of a page's longer side at most
+DPI, LEAST_DPI, LONGEST = 300, 150, 10_000  # resolution at most and at least, and pixels of a page's longer side
 UNSURE, DOUBTED = 70, 80  # of 100: mean confidence of a page that is named, and that of a number on it
 BULLETS = frozenset("¢«»°©")  # as which Tesseract reads them
 TALL, HANGING = frozenset("bdfhklt"), frozenset("gjpqyQ,;()[]/|")
@@ -21,7 +23,7 @@ CAPITAL, SMALL, BEARING = 0.65, 0.47, 0.06  # heights of letters and the room be
 
 def recognized(page: pypdfium2.PdfPage, placed: PlacedPage, tesseract: Tesseract) -> PlacedPage:
     """The page with the words that Tesseract finds on it, in points from its upper left; else as it was."""
-    scale = min(DPI / 72, LONGEST / max(page.get_size()))
+    scale = min(_dpi(page) / 72, LONGEST / max(page.get_size()))
     image = page.render(scale=scale, grayscale=True).to_numpy()
     rows = tesseract.read(image.reshape(image.shape[:2]), round(72 * scale))
     words: list[Word] = []
@@ -32,10 +34,23 @@ def recognized(page: pypdfium2.PdfPage, placed: PlacedPage, tesseract: Tesseract
         return placed
     usual = median(word.size for word in words)
     words = [replace(word, size=usual) if abs(word.size - usual) < 0.25 * usual else word for word in words]
-    doubtful = any(float(row["conf"]) < DOUBTED for row in found if is_number(row["text"]))
+    doubtful = any(float(row["conf"]) < DOUBTED for row in found if _may_be_number(row["text"]))
     doubtful = doubtful or sum(float(row["conf"]) for row in found) < UNSURE * len(found)
     lacks = "recognized text of low confidence" if doubtful else ""
     return PlacedPage(placed.number, placed.label, words, edges=(0.0, image.shape[0] / scale), lacks=lacks)
+
+
+def _dpi(page: pypdfium2.PdfPage) -> float:
+    """Twice the resolution of the sharpest picture: beyond that, magnified pixels make letters worse."""
+    sharpest = 0.0
+    for picture in page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE]):
+        (width, height), (left, bottom, right, top) = picture.get_px_size(), picture.get_bounds()
+        sharpest = max(sharpest, 72 * math.sqrt(width * height / max((right - left) * (top - bottom), 1.0)))
+    return min(DPI, max(LEAST_DPI, 2 * sharpest)) if sharpest else DPI
+
+
+def _may_be_number(text: str) -> bool:
+    return is_number(text) or (len(text) == 1 and text.isalpha())  # "S mg"
 
 
 def _line(rows: list[dict[str, str]], scale: float) -> list[Word]:

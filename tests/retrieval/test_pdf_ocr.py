@@ -91,6 +91,14 @@ def test_pages_of_low_confidence_and_pictures_without_text_are_named(tmp_path: P
 
 
 @needs_tesseract
+@pytest.mark.parametrize("dpi", [80, 100, 150, 300])
+def test_a_dose_is_read_from_coarse_and_fine_scans_or_its_page_is_named(tmp_path: Path, dpi: int) -> None:
+    ((_, text),), left_out, _ = recognized(scanned(tmp_path / "a.pdf", lines(["Give demoscan 5 mg"], size=12), dpi=dpi))
+    assert text == "Give demoscan 5 mg" or left_out == [("a.pdf, page 1", "has recognized text of low confidence")]
+    assert dpi < 150 or text == "Give demoscan 5 mg"
+
+
+@needs_tesseract
 def test_an_index_recognizes_what_is_added_later_too(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus"
     corpus.mkdir()
