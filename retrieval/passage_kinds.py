@@ -41,13 +41,13 @@ _LEVEL = r"(?:[1-5](?:[abc]\b|\+{0,2}(?!\w))|(?:IV|V|I{1,3}[ab]?)\b|[ABC](?:-(?:
 # Grades that say so themselves, and codes that are grades only behind a recommendation: tumours have grades too.
 _PLAIN_GRADE = re.compile(
     r"\b(?:strong|weak|conditional) recommendation(?:\W{1,3}(?:(?:based on|with|and) )?"
-    rf"(?:{_QUALITY}[- ](?:quality|certainty|level)(?: of)?(?: evidence)?|(?:quality|certainty|level) of evidence"
-    rf"\W{{1,2}}{_QUALITY})|(?=\)))"
+    rf"(?:{_QUALITY}[- ](?:quality|certainty|level|confidence)(?: of)?(?: evidence)?"
+    rf"|(?:quality|certainty|level) of evidence\W{{1,2}}{_QUALITY})|(?=\)))"
     rf"|\b(?:class(?: of recommendation)?|COR)\W{{1,2}}(?:III|II[ab]?|I|[123][ab]?)\b"
     rf"(?:\W{{1,2}}(?:no benefit|harm)\)?)?"
     rf"\W{{1,2}}(?:(?:level of evidence|LOE)\W{{1,2}}(?-i:{_LEVEL})|level\W{{1,2}}(?-i:[ABC]\b))"
     rf"|\b(?:level of evidence|evidence level|LOE)(?:: | )(?:level )?(?-i:{_LEVEL})"
-    r"|\b(?:grade|strength) of recommendation:? (?P<a>[12]?[A-D]\b|strong|weak|conditional)"
+    r"|\b(?:(?:grade|strength) of recommendation|recommendation grade):? (?P<a>[12]?[A-D]\b|strong|weak|conditional)"
     r"|\((?P<b>[ABCDI]) (?:recommendation|statement)\)|\bgrade (?P<c>[A-D]) recommendation",
     re.IGNORECASE,
 )
@@ -55,7 +55,10 @@ _CODE = re.compile(
     r"[(\[](?:GRADE|[Gg]rade):? ?(?P<a>[12]?[A-D])[)\]]|\b(?:GRADE|[Gg]rade):? (?P<b>[12][A-D])\b"
     rf"|[(\[](?P<c>[12][A-D])[)\]](?=\.|\s*$)|[(\[](?P<d>[Ll]evel {_LEVEL})[)\]]"
 )
-_BEFORE_GRADE = re.compile(r"\.\s+(?=[(\[](?:[12][A-D]\b|(?i:grade|level|class|strong|weak|conditional)\b))")
+_BEFORE_GRADE = re.compile(  # a grade in a sentence of its own belongs to the sentence before
+    r"\.\s+(?=[(\[](?:[12][A-D]|[Ll]evel)\b|"
+    r"[(\[]?(?i:grade|recommendation grade|level of evidence|class|strong|weak|conditional)\b)"
+)
 _HINTS = (
     *("recommendation", "evidence", "grade", "loe", "(level", "[level", ", level", "; level"),
     *(number + letter + mark for number in "12" for letter in "abcd" for mark in ")]"),

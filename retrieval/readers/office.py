@@ -290,7 +290,7 @@ def _shape_lines(shape: Any, counts: Counter[str]) -> Iterator[str]:
     elif diagram := shape._element.xpath(".//@r:dm"):
         yield from _frame_lines(etree.fromstring(shape.part.related_part(diagram[0]).blob), counts)
     else:
-        counts["picture or object|"] += shape._element.tag != qn("p:cxnSp")
+        counts["picture| or object|"] += shape._element.tag != qn("p:cxnSp")
 
 
 def _frame_lines(element: Any, counts: Counter[str]) -> list[str]:

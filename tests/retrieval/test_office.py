@@ -9,6 +9,7 @@ from typing import Any
 import openpyxl
 import pptx
 import pytest
+from lxml import etree
 from openpyxl.cell.rich_text import CellRichText, TextBlock
 from openpyxl.cell.text import InlineFont
 from openpyxl.comments import Comment
@@ -21,6 +22,7 @@ from medagent.retrieval.chunking import Document
 from medagent.retrieval.readers import LeftOut, read_documents
 from tests.retrieval.support import read, texts
 
+CHOICES = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 HEADER = ["Drug", "Adults", "Children"]
 
 
@@ -169,6 +171,14 @@ def slides(tmp_path: Path) -> list[Any]:
     group = second.shapes.add_group_shape()
     group.shapes.add_textbox(Inches(1), Inches(6), Inches(1), Inches(1)).text_frame.text = "grouped"
     hidden._element.set("show", "0")
+    newer = charted.shapes.add_textbox(Inches(1), Inches(6), Inches(2), Inches(1))
+    newer.text_frame.text = "by a newer program"
+    older = charted.shapes.add_textbox(Inches(1), Inches(6), Inches(2), Inches(1))
+    both, choice, fallback = (etree.Element(f"{CHOICES}{name}") for name in ("AlternateContent", "Choice", "Fallback"))
+    newer._element.getparent().append(both)
+    both.extend([choice, fallback])
+    choice.append(newer._element)
+    fallback.append(older._element)
     chart = CategoryChartData()
     chart.categories = ["Week 1", "Week 2"]
     chart.add_series("Placebo", (1.5, None))
@@ -186,7 +196,7 @@ def test_slides_are_sections_with_shapes_in_order_and_notes(tmp_path: Path) -> N
             ("slide 1", "Demoxetine"),
             ("slide 2: Doses", doses),
             ("slide 2 > Notes", "Say it slowly."),
-            ("slide 4: Weeks", "Week 1; Placebo: 1.5\nWeek 2"),
+            ("slide 4: Weeks", "Week 1; Placebo: 1.5\nWeek 2\nby a newer program"),
         ]
     ]
     assert left_out == LeftOut("a.pptx", "1 struck-out text, 1 hidden slide")
