@@ -296,7 +296,7 @@ class EndpointEmbedder:
             fits = False
         if not fits:
             raise self._service.unexpected(f"{len(named)} vectors of {self.dimension or 'some'} numbers")
-        return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+        return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12), dtype=np.float32)
 
 
 def embedder_from_identity(identity: str, *, device: str | None = None) -> Embedder:

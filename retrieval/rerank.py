@@ -41,7 +41,7 @@ class CrossEncoderReranker:
 class EndpointReranker:
     """A service with POST /rerank: TEI's, or with a `model` that of Cohere, Jina and vLLM."""
 
-    def __init__(self, url: str, model: str = "", num_candidates: int = 20) -> None:
+    def __init__(self, url: str, model: str = "", *, num_candidates: int = 20) -> None:
         """`url` is what stands before /rerank, such as http://localhost:8080 or https://api.jina.ai/v1."""
         self._service, self._model = HttpService(url, f"the reranker {model!r}" if model else "the reranker"), model
         self.num_candidates = num_candidates

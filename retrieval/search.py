@@ -179,6 +179,7 @@ class HybridRetriever(IndexRetriever):
     def close(self) -> None:
         """Let the index be changed again; no search after this."""
         self._store.close()
+        self._vectors.close()
         self._reading.close()
 
     def __len__(self) -> int:

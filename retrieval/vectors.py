@@ -40,6 +40,7 @@ class ChromaVectors:
         """`where` names the collection in errors; `folder` is Chroma's own, where this object may tidy it."""
         self._client, self._name, self._where, self._folder = client, name, where, folder
         self._collection: Collection | None = None
+        self.close: Callable[[], object] = lambda: None  # deletes the copy, where there is one
 
     @staticmethod
     def local(folder: Path) -> ChromaVectors:
@@ -50,7 +51,7 @@ class ChromaVectors:
         client = chromadb.PersistentClient(str(used), settings=Settings(anonymized_telemetry=False))
         vectors = ChromaVectors(client, "passages", str(place), used)
         if copied:
-            weakref.finalize(vectors, shutil.rmtree, used, ignore_errors=True)
+            vectors.close = weakref.finalize(vectors, shutil.rmtree, used, ignore_errors=True)
         return vectors
 
     @staticmethod

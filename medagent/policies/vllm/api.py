@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 
 from medagent.errors import PolicyError
-from medagent.policies.http_endpoint import RETRY_STATUS, EndpointGoneError
+from medagent.policies.http_endpoint import EndpointGoneError
+from medagent.retrieval.http_service import RETRY_STATUS
 
 
 class VllmApi:
