@@ -122,9 +122,9 @@ def slept(monkeypatch) -> list[float]:
 def test_a_date_to_ask_again_is_read_by_the_servers_clock(endpoint, slept) -> None:
     dates = {"Date": "Fri, 31 Dec 1999 23:59:20 GMT", "Retry-After": "Sat, 01 Jan 2000 00:00:00 GMT"}
     answer = httpx.Response(429, headers=dates)
-    assert http_endpoint._retry_after_s(answer) == 40.0
-    assert http_endpoint._retry_after_s(httpx.Response(429, headers={"Retry-After": "soon"})) is None
-    assert http_endpoint._retry_after_s(httpx.Response(429, headers={"Retry-After": dates["Date"]})) == 0.0
+    assert http_endpoint.retry_after_s(answer) == 40.0
+    assert http_endpoint.retry_after_s(httpx.Response(429, headers={"Retry-After": "soon"})) is None
+    assert http_endpoint.retry_after_s(httpx.Response(429, headers={"Retry-After": dates["Date"]})) == 0.0
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     endpoint.replies = [(429, {"Retry-After": soon}, {}), (200, {}, RIGHT)]
     assert asked(endpoint).answer == "(B)"
