@@ -84,7 +84,7 @@ def kind_and_grade(section_kind: str, heading: str, text: str, *, rows: bool) ->
             grades += codes
             if expected or codes or _LABEL.match(sentence) or _PLAIN_GRADE.search(sentence):
                 kind = "recommendation"
-    return kind, "; ".join(dict.fromkeys(grades))
+    return kind, "; ".join(sorted(dict.fromkeys(grades), key=text.find))
 
 
 def _said(found: re.Match[str]) -> str:

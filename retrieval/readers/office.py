@@ -171,7 +171,7 @@ def _cell_text(cell: Any, counts: Counter[str]) -> str:
         return ""
     if not isinstance(cell.value, CellRichText):
         shown = _shown(cell.value, cell.number_format)
-        counts["hidden value|"] += not shown
+        counts["hidden value|"] += not shown and not isinstance(cell.value, str)
         return shown
     text = ""
     for run in cell.value:

@@ -82,6 +82,7 @@ def test_what_is_hidden_or_struck_out_is_left_out_and_counted(tmp_path: Path) ->
     sheet["A2"].comment = Comment("ask again", "me")
     sheet.row_dimensions[5].hidden = True
     sheet["D2"], sheet["E2"] = "secret", "seen"
+    sheet["E3"], sheet["E4"], sheet["E4"].number_format = "  ", 3, ";;;"
     sheet.column_dimensions["D"].hidden = True
     sheet.parent.create_sheet("old").sheet_state = "veryHidden"
     found, left_out = parts(sheet, tmp_path)
@@ -90,10 +91,10 @@ def test_what_is_hidden_or_struck_out_is_left_out_and_counted(tmp_path: Path) ->
         "Drug: B; Adults: never",
         "Drug: C; Children: 4",
     ]
-    assert left_out == [
-        "1 comment, 1 struck-out text, 1 struck-out cell, 1 hidden row, 1 hidden column, 1 hidden sheet, "
-        "1 formula without a stored value"
-    ]
+    assert set(left_out[0].split(", ")) == {
+        *("1 comment", "1 struck-out text", "1 struck-out cell", "1 hidden value", "1 hidden row", "1 hidden column"),
+        *("1 hidden sheet", "1 formula without a stored value"),
+    }
 
 
 def test_titles_stand_above_a_header_and_merged_cells_are_filled(tmp_path: Path) -> None:

@@ -46,6 +46,10 @@ def found(text: str, heading: str = "", section_kind: str = "") -> tuple[str, st
         ("COR: 1; LOE: A; Recommendation: Give demoxetine to adults.", "COR: 1, LOE: A"),
         ("Recommendation: Give demoxetine; Grade: 1B", "1B"),
         ("We recommend A (Grade 1A). We suggest B (Grade 2B).", "1A; 2B"),
+        (
+            "We suggest B (2B). We recommend A. Strong recommendation, low certainty.",
+            "2B; Strong recommendation, low certainty",
+        ),
     ],
 )
 def test_a_recommendation_is_known_by_the_grade_behind_it(text: str, grade: str | None) -> None:
