@@ -39,17 +39,18 @@ def read_pdf(file: OpenFile) -> Iterator[Item]:
         raise UnusableFileError(_ENCRYPTED.get(error.err_code, reason)) from error
     with closing(document):
         count = len(document)
-        claimed = text_or_none(partial(document.get_metadata_value, "Title"))
+        claimed = text_or_none(lambda: document.get_metadata_value("Title"))
         skipped: list[Skipped] = []
         pages = list(read_pages(without_running(_pages(document, file, skipped))))
-        marks, year = bookmarks_of(document), year_of(raw, _first_text(document))
+        first = text_or_none(lambda: document[0].get_textpage().get_text_bounded())
+        marks, year = bookmarks_of(document), year_of(raw, first.replace("\r\n", "\n"))
     yield from skipped
     title = replace_surrogates(title_on(pages[:3], " ".join(expand_ligatures(claimed).split())))
     hyphenated = hyphenated_words(line for page in pages for block in page.blocks for line in block.lines)
     sections = tuple(sections_of(pages, marks, title, hyphenated))
     if not sections:
-        scans = "if they are scans, run text recognition (OCR) first, as `medagent index build --ocr LANGUAGES` does"
-        raise UnusableFileError(f"has no text on its {count} pages; {scans}")
+        remedy = "if they are scans, run text recognition (OCR) first, as `medagent index build --ocr LANGUAGES` does"
+        raise UnusableFileError(f"has no text on its {count} pages" + ("" if file.ocr else f"; {remedy}"))
     title = title or title_from_name(file.name)
     yield from _left_out(file.name, [page.placed for page in pages])
     yield Document(title, sections, file.name, year=year, name=file.name)
@@ -79,14 +80,6 @@ def _lack_of(placed: PlacedPage, page: pypdfium2.PdfPage) -> str:
     if placed.words:
         return "almost no text and a picture" if ink_of(page) > INK else ""
     return "no text" if ink_of(page) else ""
-
-
-def _first_text(document: pypdfium2.PdfDocument) -> str:
-    try:
-        with closing(document[0]) as page, closing(page.get_textpage()) as text:
-            return replace_surrogates(text.get_text_bounded()).replace("\r\n", "\n")
-    except pypdfium2.PdfiumError:
-        return ""
 
 
 def _left_out(name: str, pages: Sequence[PlacedPage]) -> Iterator[LeftOut]:

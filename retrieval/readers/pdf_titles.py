@@ -41,7 +41,7 @@ def text_or_none(read: Callable[[], str | None]) -> str:
     """A text of the file that PDFium reads; empty where it is none."""
     try:
         return replace_surrogates((read() or "").replace("\x00", ""))
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, pypdfium2.PdfiumError):
         return ""
 
 
