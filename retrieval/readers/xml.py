@@ -71,30 +71,31 @@ def read_xml(file: OpenFile) -> Iterator[Item]:
     """The articles of a file, told apart by its root and their elements."""
     done = 0
     root: Element | None = None
+    outer = ""  # its name
     book = jats.Book()
     try:
         for event, element in iterparse(_KnownEntities(file.stream), events=("start", "end")):
-            name = local(element)
             if event == "start":
                 if root is None:
-                    root = element
-                    if name not in _ROOTS:  # not read further: the whole of it would be held in memory
+                    root, outer = element, local(element)
+                    if outer not in _ROOTS:  # not read further: the whole of it would be held in memory
                         raise UnusableFileError(
-                            f"holds no article: its root is <{name}>; wanted MEDLINE (PubmedArticleSet), JATS "
+                            f"holds no article: its root is <{outer}>; wanted MEDLINE (PubmedArticleSet), JATS "
                             "(article), BITS (book-part-wrapper, book), OAI-PMH, DailyMed's labels (document), TEI or "
                             "BioC (collection)"
                         )
                 continue
+            name = local(element)
             if name == "book-meta":
                 book = jats.book_of(element)
                 continue
             if name == "DeleteCitation":
                 yield from medline.deleted(element, file.name)
-            elif name == "book-part" and local(root) in _BOOKS and element.find(".//{*}book-part") is None:
+            elif name == "book-part" and outer in _BOOKS and element.find(".//{*}book-part") is None:
                 shelf = "" if root is None else root.get("id", "")
                 yield from _read(element, file.name, partial(jats.chapter, book=book, shelf=shelf), {})
-            elif (local(root), name) in _READERS and (element is root or name != local(root)):
-                yield from _read(element, file.name, *_READERS[local(root), name])
+            elif (outer, name) in _READERS and (element is root or name != outer):
+                yield from _read(element, file.name, *_READERS[outer, name])
             elif name == "record" and element.find("{*}header[@status='deleted']") is not None:
                 where = text_of(element.find("{*}header/{*}identifier"))
                 yield Withdrawn(f"{file.name}, {where}", (where,), "deleted", "was deleted by its repository")
@@ -113,7 +114,7 @@ def read_xml(file: OpenFile) -> Iterator[Item]:
         what = "cannot be read to its end" if isinstance(error, UNREADABLE) else "is no well-formed XML"
         raise UnusableFileError(f"{what} ({error}); {done:,} articles before that place are used") from error
     if not done:
-        raise UnusableFileError(f"holds no article in its <{local(root)}>")
+        raise UnusableFileError(f"holds no article in its <{outer}>")
 
 
 def _read(element: Element, name: str, read: _Reader, names: Mapping[str, str] | None) -> Iterator[Item]:

@@ -25,8 +25,8 @@ _BETWEEN = r"[\s,;\u2010-\u2015\u2212-]*"  # what stands between marks
 _RUN = rf"{_MARK}(?:{_BETWEEN}{_MARK})*"
 _MARKS = re.compile(
     rf"\s*[\[(]{_BETWEEN}{_RUN}{_BETWEEN}[\])]|(?<=[\[(])\s*{_RUN}[\s,;]*|[\s,;]*{_RUN}(?=\s*[\])])|\s*{_RUN}"
-    r"|\s*\[[\s,–-]*\]|\s*\([\s,;–-]*\)"
 )
+_EMPTY = re.compile(r"\s*\[[\s,–-]*\]|\s*\([\s,;–-]*\)")
 _ONLY_MARKS = re.compile(rf"[\s()\[\]]*{_BETWEEN}{_RUN}{_BETWEEN}[\s()\[\]]*")
 _STRUCK = re.compile(r"line-through|strike|^del$", re.IGNORECASE)
 _STYLES = ("style", "styleCode", "style-type", "rend", "rendition", "content-type")
@@ -88,7 +88,7 @@ def text_of(element: Element | None) -> str:
 def running_text(element: Element, silent: Collection[str]) -> str:
     """The text of an element, a line per block, without `silent` elements and marks; footnotes are the last lines."""
     text, notes = _flat(element, silent)
-    lines = [" ".join(line.split()) for line in text.split(_LINE)]
+    lines = [_EMPTY.sub("", " ".join(line.split())) for line in text.split(_LINE)]
     return "\n".join(line for line in (*lines, *notes) if line)
 
 
@@ -127,8 +127,10 @@ def _flat(element: Element, silent: Collection[str]) -> tuple[str, list[str]]:
             pieces[start:] = [_MARK]
 
     walk(element)
-    text = re.sub(rf"{_LABELLED}([ :]+)[\s{_LINE}]*", r"\1", "".join(pieces))
-    return _MARKS.sub("", text), notes
+    text = "".join(pieces)
+    if _LABELLED in text:
+        text = re.sub(rf"{_LABELLED}([ :]+)[\s{_LINE}]*", r"\1", text)
+    return _EMPTY.sub("", _MARKS.sub("", text)) if _MARK in text else text, notes
 
 
 def year_of(dated: Element | None) -> int | None:

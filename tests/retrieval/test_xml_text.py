@@ -57,6 +57,7 @@ def test_marks_of_references_leave_nothing_behind(tmp_path: Path, marks: str) ->
 @pytest.mark.parametrize(
     ("written", "wanted"),
     [
+        ("It fell (<inline-graphic/>).", "It fell."),
         (f"It fell{ONE}, and rose", "It fell, and rose"),
         (f"It fell (see Table 2; {ONE}).", "It fell (see Table 2)."),
         (f"It fell ({ONE}; 95% CI 1-2).", "It fell (95% CI 1-2)."),
