@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECAS
 _STRUCK = re.compile(r"text-decoration[\w-]*\s*:[^;]*line-through", re.IGNORECASE)
 _CONDITIONAL = re.compile(r"/\*.*?\*/|@[^{}]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", re.DOTALL)
 _RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
-_SELECTOR = re.compile(r"([\w-]*)(?:([.#])([\w-]+))?")
+_SHOWN = re.compile("display|visibility|text-decoration", re.IGNORECASE)
+_SELECTOR = re.compile(r"(?=.)([\w-]*)(?:([.#])([\w-]+))?")
 _WARNING = re.compile(r"warn|caution|alert|danger|important|callout|admonition|note|contraindic", re.IGNORECASE)
 _SILENT = {"template", "noscript", "script", "style", "annotation"}
 _MENUS = {"nav", "header", "footer", "aside", "form", "button", "select"}
@@ -52,34 +54,36 @@ def prepare(tree: HtmlElement, css: str = "") -> Counter[str]:
 
 
 def _apply_style(tree: HtmlElement, css: str) -> None:
-    """Write into elements what a style sheet strikes out or hides, by simple selectors; not what is for print alone."""
+    """Write into elements what a style sheet says of them by simple selectors; rules for print alone do not count."""
+    rules: dict[tuple[str, ...], str] = {}
     for selectors, said in _RULE.findall(_CONDITIONAL.sub("", css)):
-        if _STRUCK.search(said) or _HIDDEN.search(said):
+        if _SHOWN.search(said):
             found = (_SELECTOR.fullmatch(each.strip()) for each in selectors.split(","))
-            wanted = {(each[1].lower(), each[2] or "", each[3] or "") for each in found if each and each[0]}
-            for node in tree.iter(html.etree.Element):
-                names = [("", ""), *((".", each) for each in node.get("class", "").split()), ("#", node.get("id"))]
-                if any((tag, *name) in wanted for tag in ("", node.tag) for name in names):
-                    node.set("style", f"{node.get('style', '')};{said}")
+            rules |= {each.groups(""): said for each in found if each}
+    for node in tree.iter(html.etree.Element) if rules else ():
+        names = [("", ""), *((".", each) for each in node.get("class", "").split()), ("#", node.get("id"))]
+        keys = [(tag, *name) for tag in ("", node.tag) for name in names]
+        node.set("style", ";".join([node.get("style", ""), *(rules[key] for key in keys if key in rules)]))
 
 
 def _leave_out(tree: HtmlElement) -> Counter[str]:
-    """Drop what nobody sees, but for what holds most of the page: that is shown once its scripts run."""
+    """Drop what nobody sees, but for what holds most of a page: that is shown once its scripts run."""
     left_out: Counter[str] = Counter()
-    most = len(tree.text_content()) / 2
-    for node in list(tree.iter(html.etree.Element)):
-        style = node.get("style", "")
+    most = len(tree.text_content()) / 2 if tree.tag == "html" else math.inf
+    for node in [each for each in tree.iter(html.etree.Element) if each is not tree]:
+        style, silent = node.get("style", ""), node.tag in _SILENT
         struck = node.tag in ("del", "s", "strike") or _STRUCK.search(style)
         hidden = node.get("hidden") is not None or _HIDDEN.search(style)
-        if node.tag in _SILENT or struck or hidden or node.get("aria-hidden") == "true":
+        if (silent or struck or hidden or node.get("aria-hidden") == "true") and tree in node.iterancestors():
             words = node.text_content()
-            if tree not in node.iterancestors() or (
-                len(words) >= most and tree.tag == "html" and not (struck or node.tag in _SILENT)
-            ):
+            if len(words) >= most and not (silent or struck):
                 continue
-            if node.tag not in _SILENT and (struck or hidden) and re.search(r"\w", words) and not _in_menu(node):
+            if (struck or hidden) and not silent and re.search(r"\w", words) and not _in_menu(node):
                 left_out["struck-out text" if struck else "hidden text"] += 1
-            _drop(node)
+            if struck and node.tag in ("td", "th"):  # the others of its row stay in their columns
+                node[:], node.text = [], None
+            else:
+                node.drop_tree()
     return left_out
 
 
