@@ -15,7 +15,8 @@ from medagent.retrieval.bibliography import Bibliography, year_in
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.readers.base import Item, left_out_of, table_lines, usable
 from medagent.retrieval.readers.html_tree import BLOCKS, cells_of, prepare
-from medagent.retrieval.readers.text import expand_ligatures, title_from_name
+from medagent.retrieval.readers.marks import expand_ligatures
+from medagent.retrieval.readers.text import title_from_name
 from medagent.retrieval.readers.years import printed_year
 
 PARSER = html.HTMLParser(huge_tree=True)  # pictures may stand in the text

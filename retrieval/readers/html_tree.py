@@ -11,7 +11,7 @@ from lxml import html
 from lxml.html import HtmlElement, defs
 
 from medagent.retrieval.readers.base import has_header, named_lines, spread
-from medagent.retrieval.readers.text import superscript
+from medagent.retrieval.readers.marks import superscript
 
 CHARSET = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
@@ -101,7 +101,8 @@ def _set_in_line(node: HtmlElement) -> None:
     text = " ".join(node.text_content().split())
     if node.tag == "sup":
         linked = node.find(".//a") is not None and _LINKED.fullmatch(text)
-        added = "" if linked else superscript(text, _text_before(node).rstrip())
+        isotope = text.isdigit() and (node.tail or "")[:1].isupper()  # "131" of "131I"
+        added = text if isotope else "" if linked else superscript(text, _text_before(node).rstrip())
         if not added:
             _drop(node)
             return

@@ -23,8 +23,9 @@ from pptx.oxml.ns import qn
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.readers import base
 from medagent.retrieval.readers.base import Item, LeftOut, OpenFile, UnusableFileError, table_lines
+from medagent.retrieval.readers.marks import superscript
 from medagent.retrieval.readers.tables import documents_of_cells, known_name
-from medagent.retrieval.readers.text import NO_TITLE, superscript, title_from_name
+from medagent.retrieval.readers.text import NO_TITLE, title_from_name
 
 _OLE = b"\xd0\xcf\x11\xe0"  # begins encrypted files, and those of before 2007
 _CHOICES = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"

@@ -15,7 +15,7 @@ from medagent.retrieval.bibliography import Bibliography
 from medagent.retrieval.readers.base import Item, OpenFile, UnusableFileError
 from medagent.retrieval.readers.html_text import document_of
 from medagent.retrieval.readers.html_tree import CHARSET, prepare
-from medagent.retrieval.readers.text import expand_ligatures
+from medagent.retrieval.readers.marks import expand_ligatures
 from medagent.retrieval.readers.years import published
 
 # It tells in the log of every page that has little text; what has none is reported here.

@@ -13,13 +13,14 @@ import pypdfium2
 from medagent.retrieval.chunking import Document
 from medagent.retrieval.passages import replace_surrogates
 from medagent.retrieval.readers.base import Item, LeftOut, OpenFile, Skipped, UnusableFileError
+from medagent.retrieval.readers.marks import expand_ligatures
 from medagent.retrieval.readers.pdf_blocks import read_pages
 from medagent.retrieval.readers.pdf_drawn import ink_of
 from medagent.retrieval.readers.pdf_lines import hyphenated_words, without_running
 from medagent.retrieval.readers.pdf_ocr import recognized
 from medagent.retrieval.readers.pdf_titles import bookmarks_of, sections_of, text_or_none, title_on, year_of
 from medagent.retrieval.readers.pdf_words import PlacedPage, placed_page
-from medagent.retrieval.readers.text import expand_ligatures, title_from_name
+from medagent.retrieval.readers.text import title_from_name
 
 LITTLE = 10  # words between its edges that a page has at most which is a picture
 EDGE, INK = 0.12, 0.1  # shares of a page: its edges, where running lines stand; and what a picture fills of it

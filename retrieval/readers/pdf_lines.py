@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from statistics import median
 
+from medagent.retrieval.readers.marks import expand_ligatures
 from medagent.retrieval.readers.pdf_words import PlacedPage, Word
-from medagent.retrieval.readers.text import expand_ligatures
 
 BETWEEN = 0.5  # of the size of letters: white space that may part columns
 _BULLET = re.compile(r"[•‣▪●○◦■□–—*·✓➢]|-|\(?(?:\d{1,3}|[a-z]|[ivx]{1,5})[.)]")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 import pypdfium2
 from pypdfium2 import raw
 
+from medagent.retrieval.readers.marks import superscript
 from medagent.retrieval.readers.pdf_drawn import DrawnLine, Letter, drawn_boxes, struck_out, upright, upright_box
-from medagent.retrieval.readers.text import superscript
 
 PART = 0.2  # share of a page's characters from which text in another direction is text, and no mark in the margin
 GAP = 0.3  # of the size of letters, from which white space parts words

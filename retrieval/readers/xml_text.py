@@ -8,13 +8,11 @@ from collections.abc import Collection, Mapping
 from xml.etree.ElementTree import Element
 
 from medagent.retrieval.bibliography import iso_date
+from medagent.retrieval.readers.marks import is_exponent
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _GAPS = {"break", "td", "th"}
 _YEAR = re.compile(r"(?<!\d)(?:1[89]|20)\d\d(?!\d)")
-_EXPONENT = re.compile(r"\s*[-+−–]?\d")
-# What a number is raised above: "10" of a power, "m" of an area.
-_BASE = re.compile(r"(?:\d|(?<![^\W\d_])[cdkm]?m)\s*$")
 _BLOCKS = {"p", "title", "list-item", "disp-quote", "caption", "label", "sec", "list", "def-item", "term"}
 # References whose text is no word: "1", "[3,4]", "a", "*". Without the reference they say nothing.
 _REFERENCE = re.compile(r"^[\W\d_]*(?:[a-z][\W\d_]*)?$", re.IGNORECASE)
@@ -115,7 +113,7 @@ def _flat(element: Element, silent: Collection[str]) -> tuple[str, list[str]]:
             pieces.append(_MARK)
             return
         start, block = len(pieces), node.tag in _BLOCKS
-        exponent = node.tag == "sup" and _EXPONENT.match("".join(node.itertext())) and _BASE.search(last)
+        exponent = node.tag == "sup" and is_exponent("".join(node.itertext()).strip(), last.rstrip())
         pieces.append(_LINE if block else " " if node.tag in _GAPS else "^" if exponent else "")
         add(node.text)
         for child in node:

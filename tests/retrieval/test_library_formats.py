@@ -221,7 +221,7 @@ def test_marks_are_left_out_and_exponents_are_told_apart(tmp_path: Path) -> None
         "H<sub>2</sub>O, 1<sup>st</sup>, SpO<sup>2</sup>, "
         'ten<sup><a href="#a">[a]</a></sup> years, 5<sup><a href="#n">4</a></sup> days.</p>'
     )
-    assert between(tmp_path, body) == ["Aspirin helps. Ca2+ and kg/m2, 10^-9, H2O, 1st, SpO2, ten years, 5 days."]
+    assert between(tmp_path, body) == ["Aspirin helps. Ca2+ and kg/m^2, 10^-9, H2O, 1st, SpO2, ten years, 5 days."]
 
 
 def test_what_nobody_sees_is_left_out(tmp_path: Path) -> None:
