@@ -128,7 +128,7 @@ class SharedBase(nn.Module):
         entropy_gradient: bool = False,
     ) -> TokenScores:
         """Scores of the action tokens, at the sampling temperature; a gradient of the entropy costs more."""
-        found = self.policy_states(token_ids_BT, attention_BT, mask_BT)
+        found = self._policy_states(token_ids_BT, attention_BT, mask_BT)
         head = frozen_head(self.base)
         if head is not None and not entropy_gradient:
             rows = self.execution.logits_rows
@@ -151,7 +151,7 @@ class SharedBase(nn.Module):
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
     ) -> tuple[Tensor, Tensor]:
         """[B, T] log-probs of the action tokens under the policy, and whether it would write them greedily."""
-        found = self.policy_states(token_ids_BT, attention_BT, mask_BT)
+        found = self._policy_states(token_ids_BT, attention_BT, mask_BT)
 
         def score(hidden_RH: Tensor, tokens_R: Tensor) -> tuple[Tensor, Tensor]:
             logits_RV = project(self.base, hidden_RH) / temperature
@@ -179,7 +179,7 @@ class SharedBase(nn.Module):
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
     ) -> Tensor:
         """[B, T] log-probs under what the policy started as, at the sampling temperature."""
-        return self._frozen_logprobs(self.reference_states(token_ids_BT, attention_BT, mask_BT), temperature)
+        return self._frozen_logprobs(self._reference_states(token_ids_BT, attention_BT, mask_BT), temperature)
 
     def base_logprobs(
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
@@ -197,13 +197,13 @@ class SharedBase(nn.Module):
         )
         return found.placed(chosen_U)
 
-    def policy_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> SelectedHiddenStates:
+    def _policy_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> SelectedHiddenStates:
         """The states that predict the marked tokens under the policy, with gradient."""
         self._activate(POLICY)
         return self.hidden_states_at(token_ids_BT, attention_BT, mask_BT)
 
     @torch.no_grad()
-    def reference_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> SelectedHiddenStates:
+    def _reference_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> SelectedHiddenStates:
         """The same, without gradient, under the base or the adapter of `LoraSettings.start`."""
         if not self.has_own_reference:
             return self._base_states(token_ids_BT, attention_BT, mask_BT)

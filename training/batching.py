@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from medagent.training.execution import Execution
-from medagent.training.prefixes import PrefixTree, common_prefixes
+from medagent.training.prefixes import common_prefixes
 
 # Cost of a token that another row has read, relative to reading it: its keys and values are kept again.
 READ_AGAIN = 1 / 8
@@ -62,40 +62,12 @@ def split_update(
     ]
 
 
-def pack_rows(
-    execution: Execution, token_ids_BT: Tensor, attention_BT: Tensor, groups_B: Tensor | None = None
-) -> list[list[int]]:
-    """The rows of each pass within the limit of tokens; rows of one of `groups_B` stay in one pass."""
-    if groups_B is not None:
-        return _whole_groups(execution, token_ids_BT, attention_BT, groups_B.tolist())
+def pack_rows(execution: Execution, token_ids_BT: Tensor, attention_BT: Tensor) -> list[list[int]]:
+    """The rows of each pass within the limit of tokens."""
     if execution.shared_prefixes:
         return split_by_distinct_tokens(token_ids_BT, attention_BT, max_tokens=execution.token_limit)
     lengths = attention_BT.sum(dim=1).tolist()
     return split_by_tokens(lengths, max_tokens=execution.token_limit, packed=execution.packed)
-
-
-def _whole_groups(
-    execution: Execution, token_ids_BT: Tensor, attention_BT: Tensor, groups: list[int]
-) -> list[list[int]]:
-    lengths = attention_BT.sum(dim=1).tolist()
-
-    def size(rows: list[int]) -> int:
-        if execution.shared_prefixes:
-            return len(PrefixTree.of(token_ids_BT[rows], attention_BT[rows]).tokens_N)
-        own = [lengths[row] for row in rows]
-        return sum(own) if execution.packed else len(own) * max(own)
-
-    members: dict[int, list[int]] = {}
-    for row, group in enumerate(groups):
-        members.setdefault(group, []).append(row)
-    passes: list[list[int]] = []
-    for rows in sorted(members.values(), key=lambda rows: max(lengths[row] for row in rows)):
-        together = [*passes[-1], *rows] if passes else rows
-        if passes and (not execution.token_limit or size(together) <= execution.token_limit):
-            passes[-1] = together
-        else:
-            passes.append(rows)
-    return passes
 
 
 def split_by_tokens(lengths: list[int], *, max_tokens: int, packed: bool) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""`medagent train`, `sft` and `preference`: runs by configuration, whose parser explains why a class does not fit."""
+"""`medagent train` and `sft`: runs by configuration, whose parser explains why a class does not fit."""
 
 from __future__ import annotations
 
@@ -36,10 +36,6 @@ from medagent.training.execution import keep_freed_memory
 from medagent.training.module import AgentModule
 from medagent.training.objectives import PolicyLoss
 from medagent.training.parser_errors import errors_of_classes, in_one_line
-from medagent.training.preference.data import PreferenceData
-from medagent.training.preference.losses import PreferenceLoss
-from medagent.training.preference.module import PreferenceModule
-from medagent.training.preference.pairs import Pairs
 from medagent.training.rewards import Reward
 from medagent.training.run import fit_in_folder, quiet_lightning, run_checkpoints, run_loggers
 from medagent.training.settings import (
@@ -57,9 +53,7 @@ PROTOCOLS: tuple[type, ...] = (Benchmark, Retriever, Reward)
 BASES: tuple[type, ...] = (
     AdvantageEstimator,
     Demonstrations,
-    Pairs,
     PolicyLoss,
-    PreferenceLoss,
     Engine,
     Tool,
     TurnProtocol,
@@ -275,16 +269,6 @@ def sft_command(args: list[str]) -> Path:
     See `medagent sft --help`.
     """
     return _fit(args, SupervisedModule, SupervisedData, command="sft", description=str(sft_command.__doc__))
-
-
-def preference_command(args: list[str]) -> Path:
-    """Teach the policy to prefer right rollouts to wrong ones (`--config FILE` plus overrides), and return the run.
-
-    See `medagent preference --help`.
-    """
-    return _fit(
-        args, PreferenceModule, PreferenceData, command="preference", description=str(preference_command.__doc__)
-    )
 
 
 @errors_of_classes()

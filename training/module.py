@@ -72,7 +72,6 @@ class AgentModule(CheckedModule, ValidationModule):
     """
 
     automatic_optimization = False  # a batch is an optimizer step, see `training_step`
-    whole_groups = False  # whether a loss is of a whole group, which no two passes then share
 
     def __init__(
         self,
@@ -101,7 +100,7 @@ class AgentModule(CheckedModule, ValidationModule):
         dtype = resolve_dtype(dtype, base_model, device=fastest_device())
         super().__init__()
         objects = {"policy_lora": policy_lora, "critic_lora": critic_lora, "policy_loss": policy_loss}
-        self.save_hyperparameters(ignore=[*objects, "preference_loss", "execution"])
+        self.save_hyperparameters(ignore=[*objects, "execution"])
         # As a configuration writes them: `load_from_checkpoint` makes the objects again, and reads no pickle.
         self.save_hyperparameters(as_config({**objects, "execution": execution}) | INSTANTIATOR)
         self.base_name, self.dtype_name, self.base_sha256 = base_model, dtype, base_sha256(base_model)
@@ -218,8 +217,7 @@ class AgentModule(CheckedModule, ValidationModule):
         """The rows of each pass of a step: its micro-batches, split at the limit of tokens."""
         parts = []
         for micro_batch in batch.split():
-            together_B = micro_batch.groups_B if self.whole_groups else None
-            groups = pack_rows(self.execution, micro_batch.token_ids_BT, micro_batch.attention_BT, together_B)
+            groups = pack_rows(self.execution, micro_batch.token_ids_BT, micro_batch.attention_BT)
             own = [micro_batch.rows(rows) for rows in groups] if len(groups) > 1 else [micro_batch]
             parts += own + [micro_batch.zero_weight_row()] * (self.max_passes_over_ranks(len(own)) - len(own))
         return parts

@@ -49,7 +49,7 @@ from medagent.types import Question
 # What a rank rolls out follows from question and iteration, so another number of ranks goes on with the same run.
 MAY_CHANGE = ("trainer.max_epochs", "trainer.devices", "trainer.num_nodes")
 RUN_PARTS = tuple(
-    "checkpoints logs tensorboard rollouts stale_rollouts demonstrations demonstrations.made pairs agent collapse.json "
+    "checkpoints logs tensorboard rollouts stale_rollouts demonstrations demonstrations.made agent collapse.json "
     "config.yaml".split()
 )
 

@@ -27,12 +27,10 @@ from jsonargparse import ArgumentParser, capture_parser
 from jsonargparse._typehints import ActionTypeHint
 
 from docs.reference.words import CLASS_WORDS, WORDS
-from medagent.training.command import preference_command, sft_command, train_command
+from medagent.training.command import sft_command, train_command
 from medagent.training.data import RolloutData
 from medagent.training.memory.plan import plan
 from medagent.training.module import AgentModule
-from medagent.training.preference.data import PreferenceData
-from medagent.training.preference.module import PreferenceModule
 from medagent.training.settings import SUPPORTED
 from medagent.training.sft.supervised import SupervisedData, SupervisedModule
 
@@ -45,7 +43,6 @@ LONGEST_DEFAULT = 60  # characters
 CONFIGURABLE: dict[str, tuple[Callable[[list[str]], Any], dict[str, type]]] = {
     "train": (train_command, {"model": AgentModule, "data": RolloutData}),
     "sft": (sft_command, {"model": SupervisedModule, "data": SupervisedData}),
-    "preference": (preference_command, {"model": PreferenceModule, "data": PreferenceData}),
     "plan": (plan, {"model": AgentModule, "data": RolloutData}),
 }
 

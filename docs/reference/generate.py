@@ -35,7 +35,6 @@ from medagent.cli.main import COMMANDS
 from medagent.retrieval.formats import FORMATS, NAMES
 from medagent.training.agent_data import AgentData
 from medagent.training.data import RolloutData
-from medagent.training.preference.data import PreferenceData
 from medagent.training.sft.supervised import SupervisedData
 
 HERE = Path(__file__).parent
@@ -85,14 +84,14 @@ def cli_page() -> str:
     return "\n\n".join([WRITTEN_BY, *parts]) + "\n"
 
 
-def beside(command: str, known: set[Entry], others: str) -> list[str]:
-    """The part of a command of whose settings most are `known`: those of other commands, named by `others`."""
-    rows = settings_of(command)
+def of_sft(of_train: list[Entry]) -> list[str]:
+    """The part of `medagent sft`, most of whose settings are those of `medagent train`."""
+    rows, known = settings_of("sft"), {replace(row, text="") for row in of_train}
     own = [row for row in rows if replace(row, text="") not in known]
     shared = [row.name for row in rows if row not in own and not row.name.startswith("trainer.")]
     return [
-        f"## medagent {command}",
-        f"Those that are not in {others}, or have another default there:",
+        "## medagent sft",
+        "Those that are not in `medagent train`, or have another default there:",
         table(own, first="setting"),
         "As there: " + ", ".join(map(code, shared)) + ".",
     ]
@@ -101,14 +100,12 @@ def beside(command: str, known: set[Entry], others: str) -> list[str]:
 def settings_page() -> str:
     """Settings, and the classes that they can name."""
     of_train = settings_of("train")
-    plain, sft = ({replace(row, text="") for row in rows} for rows in (of_train, settings_of("sft")))
     parts = [
         "# Settings",
         "Every setting of a training run. A YAML nests them; the command line writes `--model.policy_lr 1e-5`.",
         "## medagent train",
         table([row for row in of_train if not row.name.startswith("trainer.")], first="setting"),
-        *beside("sft", plain, "`medagent train`"),
-        *beside("preference", plain | sft, "`medagent train` and `sft`"),
+        *of_sft(of_train),
         "## Trainer",
         "These are the supported settings of [Lightning's Trainer]"
         "(https://lightning.ai/docs/pytorch/stable/common/trainer.html). Others can be given as well; one that cannot "
@@ -116,13 +113,12 @@ def settings_page() -> str:
         "`trainer.callbacks` join the default callbacks and those of the algorithm. A later file's list replaces an "
         "earlier file's, and `trainer.callbacks+` adds to it. `without_callbacks` leaves default ones out. "
         f"The defaults of `medagent train` are {defaults(RolloutData)}. "
-        f"Those of `medagent sft` are {defaults(SupervisedData)}. "
-        f"Those of `medagent preference` are {defaults(PreferenceData)}.",
+        f"Those of `medagent sft` are {defaults(SupervisedData)}.",
         table([row for row in of_train if row.name.startswith("trainer.")], first="setting"),
         "## Classes",
         "What `class_path` can name, with its `init_args`. A class of your own goes by its dotted path too.",
     ]
-    for base, classes in {**nameable("train"), **nameable("sft"), **nameable("preference")}.items():
+    for base, classes in {**nameable("train"), **nameable("sft")}.items():
         parts.append(f"### {base}")
         for kind in classes:
             rows, _ = class_entries(kind)

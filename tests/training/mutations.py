@@ -46,7 +46,6 @@ SUITES = {
         "tests/medagent/models/test_fused_lora.py",
         *(f"tests/training/test_{name}.py" for name in ("heads", "forward")),
     ),
-    "preference": tuple(f"tests/training/preference/test_{name}.py" for name in ("losses", "pairs", "steps")),
     "loop": (
         "tests/medagent/test_limits.py",
         "tests/medagent/test_hostile_doors.py",

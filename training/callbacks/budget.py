@@ -16,10 +16,10 @@ from medagent.training.module import AgentModule
 class ComputeBudget(Callback):
     """Ends a run once it has spent `units`: tokens read forward, plus twice those read backward.
 
-    `medagent train` and `medagent preference` end after the iteration or epoch that crosses the budget, `medagent sft`
-    after the optimizer step. The agent is exported. A run that has spent its budget stays ended when it is started
-    again. `trainer.max_epochs` ends a run too, so give more than the budget allows. `model.lr_decay_iterations` counts
-    iterations: set it to the length that you expect.
+    `medagent train` ends after the iteration that crosses the budget, `medagent sft` after the optimizer step. The
+    agent is exported. A run that has spent its budget stays ended when it is started again. `trainer.max_epochs` ends
+    a run too, so give more than the budget allows. `model.lr_decay_iterations` counts iterations: set it to the length
+    that you expect.
     """
 
     def __init__(self, units: float) -> None:

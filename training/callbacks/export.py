@@ -18,8 +18,8 @@ from medagent.training.agent_data import AgentData
 from medagent.training.module import AgentModule
 
 # Settings of a run that its model card names.
-DATA_PARTS = tuple("benchmark demonstrations pairs reward advantage off_policy num_questions num_samples".split())
-MODEL_PARTS = ("policy_lora", "policy_lr", "kl_coef", "policy_loss", "preference_loss")
+DATA_PARTS = tuple("benchmark demonstrations reward advantage off_policy num_questions num_samples".split())
+MODEL_PARTS = ("policy_lora", "policy_lr", "kl_coef", "policy_loss")
 
 
 class AgentExport(Callback):

@@ -1,36 +1,23 @@
-"""Shared by `medagent sft` and `medagent preference`: dialogues in tokens, held-out questions, epochs over items."""
+"""Dialogues in the tokens of the model that learns, and which of their questions are held out."""
 
 from __future__ import annotations
 
 import math
 import re
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from hashlib import sha256
-from typing import ClassVar, Generic, Protocol, TypeVar
 
-import torch
-from lightning import Trainer
-from torch.utils.data import DataLoader, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from medagent.agent import rollout_seed, written_answer
+from medagent.agent import written_answer
 from medagent.errors import ConfigError
-from medagent.evaluation.benchmarks import Benchmark
-from medagent.models.text_length import check_text_length
 from medagent.policies.turn_ends import first_end
 from medagent.protocol import Piece, TurnProtocol, encode
 from medagent.retrieval.passages import Hit
-from medagent.retrieval.retriever import Retriever
-from medagent.training.agent_data import AgentData, AgentSettings
-from medagent.training.batching import pack_rows, split_update
-from medagent.training.engines import Engine
-from medagent.training.experience import Experience, consecutive
-from medagent.training.module import AgentModule
-from medagent.training.sharding import over_ranks
+from medagent.training.agent_data import AgentSettings
 from medagent.types import Question, Rollout, StopReason, Turn
 from medagent.untrusted_text import harmless_passages, harmless_question
 
@@ -72,20 +59,19 @@ def in_words(left_out: Mapping[LeftOutReason, int]) -> str:
 
 
 def encoded(
-    rollouts: Sequence[Rollout], settings: AgentSettings, tokenizer: PreTrainedTokenizerBase, *, wrong: bool = False
+    rollouts: Sequence[Rollout], settings: AgentSettings, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[Rollout], Counter[LeftOutReason]]:
     """The dialogues in a tokenizer's tokens, all turns as actions, and how many were left out for each reason.
 
-    The tokens are those that the rollout loop would have shown. `wrong`: they are examples of what not to say. Then one
-    may end without an answer, or cite what was never shown.
+    The tokens are those that the rollout loop would have shown.
     """
     control = _control_tokens(settings.protocol, tokenizer)
-    made = [_encoded(rollout, settings, tokenizer, control, wrong=wrong) for rollout in rollouts]
+    made = [_encoded(rollout, settings, tokenizer, control) for rollout in rollouts]
     return [x for x in made if isinstance(x, Rollout)], Counter(x for x in made if not isinstance(x, Rollout))
 
 
 def _encoded(
-    rollout: Rollout, settings: AgentSettings, tokenizer: PreTrainedTokenizerBase, control: set[int], *, wrong: bool
+    rollout: Rollout, settings: AgentSettings, tokenizer: PreTrainedTokenizerBase, control: set[int]
 ) -> Rollout | LeftOutReason:
     limits, protocol = settings.limits, settings.protocol
     ends = tuple(block.end for block in protocol.blocks)
@@ -99,7 +85,7 @@ def _encoded(
                 f"demonstration {rollout.question.id}: found passages after a turn that does not search "
                 f"({turn.text[:60]!r}), wanted {protocol.search.start}...{protocol.search.end}."
             )
-    if not wrong and (rollout.stop_reason is not StopReason.ANSWERED or not parsed or parsed[-1].answer is None):
+    if rollout.stop_reason is not StopReason.ANSWERED or not parsed or parsed[-1].answer is None:
         return LeftOutReason.NO_ANSWER
     if any(read.answer is not None for read in parsed[:-1]):
         return LeftOutReason.AFTER_ANSWER
@@ -116,7 +102,7 @@ def _encoded(
             return LeftOutReason.CONTROL_TOKEN
         if len(ids) > limits.max_turn_tokens:
             return LeftOutReason.MAX_TURN_TOKENS
-        if _misnames(own, told, shown, unshown=not wrong):
+        if _misnames(own, told, shown):
             return LeftOutReason.CITATION
         observation: list[int] = []
         if read.query is not None:
@@ -146,10 +132,10 @@ def _by_number(hits: Sequence[Hit], protocol: TurnProtocol, tokenizer: PreTraine
     return [hit for hit in hits for _ in range(protocol.num_numbers(harmless_passages(tokenizer, [hit.passage])))]
 
 
-def _misnames(text: str, told: list[Hit], shown: list[Hit], *, unshown: bool) -> bool:
-    """Whether a number in a turn names another passage than it did for the teacher, or `unshown` what nobody saw."""
+def _misnames(text: str, told: list[Hit], shown: list[Hit]) -> bool:
+    """Whether a number in a turn names another passage than it did for the teacher, or one that nobody saw."""
     return any(
-        shown[number - 1] is not told[number - 1] if 1 <= number <= min(len(told), len(shown)) else unshown
+        not 1 <= number <= min(len(told), len(shown)) or shown[number - 1] is not told[number - 1]
         for number in _numbers(text)
     )
 
@@ -196,155 +182,14 @@ def num_held_out(held_out: float, count: int) -> int:
     return int(held_out * count) if held_out < 1 else int(held_out)
 
 
-class HasQuestion(Protocol):
-    """Something that answers a question."""
-
-    @property
-    def question(self) -> Question:
-        """The question."""
-
-
-Item = TypeVar("Item", bound=HasQuestion)
-Module = TypeVar("Module", bound=AgentModule)
-
-
-def split(items: Sequence[Item], held_out: float, *, seed: int) -> tuple[list[Item], list[Item]]:
-    """The items to train on and those held out, in their order. A question's hash decides, so none is in both."""
+def split(rollouts: Sequence[Rollout], held_out: float, *, seed: int) -> tuple[list[Rollout], list[Rollout]]:
+    """The dialogues to imitate and those held out, in their order. A question's hash decides, so none is in both."""
 
     def place(key: tuple[str, ...]) -> bytes:
         return sha256("|".join((str(seed), *key)).encode("utf-8", "replace")).digest()
 
-    keys = [question_key(item.question) for item in items]
+    keys = [question_key(rollout.question) for rollout in rollouts]
     questions = sorted(set(keys), key=place)
     out = set(questions[: num_held_out(held_out, len(questions))])
-    trained_on = [item for item, key in zip(items, keys, strict=True) if key not in out]
-    return trained_on, [item for item, key in zip(items, keys, strict=True) if key in out]
-
-
-class PassData(AgentData, Generic[Item]):
-    """Items that are trained on in epochs. A step takes `batch_size` on each rank, or a few more if they do not divide.
-
-    `held_out` of the questions are never trained on: a share below 1, or a number.
-    """
-
-    shuffled_as: ClassVar[str]  # part of the seed of the order
-    rows_of_item: ClassVar[int] = 1
-
-    def __init__(
-        self,
-        agent: AgentSettings,
-        retriever: Retriever,
-        engine: Engine,
-        *,
-        batch_size: int,
-        num_micro_batches: int,
-        held_out: float,
-        val_benchmark: Benchmark | None,
-        allowed_contamination: float,
-        seed: int,
-    ) -> None:
-        super().__init__(
-            agent,
-            retriever,
-            engine,
-            val_benchmark=val_benchmark,
-            allowed_contamination=allowed_contamination,
-            seed=seed,
-        )
-        num_held_out(held_out, 0)  # refuses what is no share
-        if batch_size < num_micro_batches:
-            raise ConfigError(
-                f"data.batch_size {batch_size}: cannot fill {num_micro_batches} micro-batches. Raise it, or lower "
-                "num_micro_batches."
-            )
-        self.batch_size, self.num_micro_batches, self.held_out_share = batch_size, num_micro_batches, held_out
-        self.items: list[Item] = []
-        self.held_out: list[Item] = []
-
-    def fitted(self, kind: type[Module]) -> tuple[Trainer, Module]:
-        """The trainer and its module, whose base must read texts as long as the limits allow."""
-        trainer = self.trainer
-        if trainer is None or not isinstance(trainer.lightning_module, kind):
-            raise ConfigError(f"{type(self).__name__} serves a trainer that fits a {kind.__name__}.")
-        module, longest = trainer.lightning_module, self.agent_settings.limits.max_total_tokens
-        check_text_length(module.shared_base.peft.config, longest, f"the base {module.base_name}")
-        return trainer, module
-
-    @abstractmethod
-    def length_of(self, item: Item) -> int:
-        """Tokens of an item."""
-
-    def weight_of(self, item: Item) -> int:
-        """The weight of an item in the mean over an optimizer step; pairs weigh the same."""
-        return 1
-
-    @abstractmethod
-    def step_of(self, items: Sequence[Item], *, pad_id: int, total: int, factor: float) -> Experience:
-        """A rank's part of a step that weighs `total` over ranks; `factor` is what DDP divides by."""
-
-    def take(self, trainer: Trainer, items: Sequence[Item], name: str, *, read: int, left_out: str) -> None:
-        """Hold some of the items out, and print how many there are, of `read` ones.
-
-        Raises:
-            ConfigError: they do not fill one optimizer step.
-        """
-        self.items, self.held_out = split(items, self.held_out_share, seed=self.seed)
-        wanted = self.batch_size * trainer.world_size
-        kept_back = f", {len(self.held_out)} held out" if self.held_out else ""
-        if len(self.items) < wanted:
-            raise ConfigError(
-                f"data.{name}: found {len(self.items)} (read: {read}{kept_back}; left out: {left_out}), wanted "
-                f"{wanted} or more for one optimizer step. Give more questions or samples, raise the limits, or lower "
-                "data.batch_size or data.held_out."
-            )
-        if trainer.is_global_zero:
-            print(f"{len(self.items)} {name}{kept_back}. Left out: {left_out}.", flush=True)
-
-    def held_out_passes(self, trainer: Trainer, module: AgentModule) -> list[Experience]:
-        """The rank's held-out items. Ranks that share a base make equally many passes, some without actions."""
-        own = sorted(self.held_out[trainer.global_rank :: trainer.world_size], key=self.length_of)
-        at_a_time, parts = max(1, self.batch_size // self.num_micro_batches), []
-        for start in range(0, len(own), at_a_time):
-            some = self.step_of(own[start : start + at_a_time], pad_id=module.pad_id, total=1, factor=1.0)
-            together_B = some.groups_B if module.whole_groups else None
-            groups = pack_rows(module.execution, some.token_ids_BT, some.attention_BT, together_B)
-            parts += [some.rows(rows) for rows in groups]
-        idle = self.step_of(self.held_out[:1], pad_id=module.pad_id, total=1, factor=1.0).zero_weight_row()
-        return parts + [idle] * (module.max_passes_over_ranks(len(parts)) - len(parts))
-
-    def train_dataloader(self) -> DataLoader[Experience]:
-        """A loader without workers or collation: the dataset yields whole optimizer steps."""
-        assert self.trainer is not None
-        return DataLoader(_Pass(self, self.trainer), batch_size=None, num_workers=0)
-
-
-class _Pass(IterableDataset[Experience], Generic[Item]):
-    """The optimizer steps of one epoch, dealt by its number."""
-
-    def __init__(self, data: PassData[Item], trainer: Trainer) -> None:
-        self._data, self._trainer = data, trainer
-        self._own = data.items[trainer.global_rank :: trainer.world_size]
-        # Equal on all ranks, also where some have one item more.
-        self._steps = len(data.items) // trainer.world_size // data.batch_size
-
-    def __len__(self) -> int:
-        return self._steps
-
-    def __iter__(self) -> Iterator[Experience]:
-        data, trainer = self._data, self._trainer
-        module = trainer.lightning_module
-        assert isinstance(module, AgentModule)
-        factor = float(trainer.world_size)
-        order = rollout_seed(data.seed, iteration=trainer.current_epoch, question_id=data.shuffled_as, sample=0)
-        for parts in split_update(
-            [data.length_of(item) for item in self._own],
-            groups=None,
-            num_minibatches=self._steps,
-            num_micro_batches=data.num_micro_batches,
-            seed=order,
-        ):
-            chosen = [self._own[index] for part in parts for index in part]
-            own = torch.tensor(float(sum(map(data.weight_of, chosen))), dtype=torch.float64)
-            total = int(over_ranks(trainer, own, "sum"))
-            step = data.step_of(chosen, pad_id=module.pad_id, total=total, factor=factor)
-            yield replace(step, micro_batches=consecutive(data.rows_of_item * len(part) for part in parts))
+    imitated = [rollout for rollout, key in zip(rollouts, keys, strict=True) if key not in out]
+    return imitated, [rollout for rollout, key in zip(rollouts, keys, strict=True) if key in out]

@@ -42,11 +42,11 @@ READ_TOKENS = "read_tokens.txt"  # of each dialogue that a local model sampled
 
 
 @contextmanager
-def sampling_bar(name: str, total: int, *, shown: bool = True) -> Iterator[Callable[[Sequence[Rollout]], None]]:
+def sampling_bar(name: str, total: int) -> Iterator[Callable[[Sequence[Rollout]], None]]:
     """A progress bar over `total` rollouts; the function counts further ones, and how many answer right."""
     right = TextColumn("{task.fields[right]} right")
     columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), right, TimeRemainingColumn())
-    with Progress(*columns, disable=not shown) as bars:
+    with Progress(*columns) as bars:
         task = bars.add_task("", total=total, right=0)
 
         def show(rollouts: Sequence[Rollout]) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,20 +17,31 @@ import torch
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
 
+from medagent.agent import rollout_seed
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
+from medagent.models.text_length import check_text_length
 from medagent.retrieval.retriever import Retriever
-from medagent.training.agent_data import AgentSettings
+from medagent.training.agent_data import AgentData, AgentSettings
+from medagent.training.batching import pack_rows, split_update
 from medagent.training.default_callbacks import log_at_once
 from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.execution import Execution
-from medagent.training.experience import Experience, RolloutTensors, loss_weights, rollout_name, tensorize
+from medagent.training.experience import (
+    Experience,
+    RolloutTensors,
+    consecutive,
+    loss_weights,
+    rollout_name,
+    tensorize,
+)
 from medagent.training.lora import LoraSettings
 from medagent.training.memory.batch_size_tuning import Work
 from medagent.training.module import AgentModule
 from medagent.training.objectives import ratio_segments
-from medagent.training.sft.data import LeftOutReason, PassData, encoded, in_words
+from medagent.training.sft.data import LeftOutReason, encoded, in_words, num_held_out, split
 from medagent.training.sft.dialogues import Demonstrations
 from medagent.training.sharding import ShardedBase, over_ranks
 from medagent.types import Question, Rollout
@@ -83,10 +93,12 @@ class SupervisedModule(AgentModule):
             self.log_dict(data.counts)
 
 
-class SupervisedData(PassData[Rollout]):
-    """The dialogues of `medagent sft`.
+class SupervisedData(AgentData):
+    """The dialogues of `medagent sft`, which are imitated in epochs.
 
-    The loss on held-out dialogues tells when more epochs only learn by heart (`HeldOutLoss`).
+    A step takes `batch_size` on each rank, or a few more if they do not divide. `held_out` of the questions are never
+    trained on: a share below 1, or a number. The loss on them tells when more epochs only learn by heart
+    (`HeldOutLoss`).
 
     `retriever` and `agent` are those of the reinforcement learning to come: what is imitated must look as it will look
     there.
@@ -98,7 +110,6 @@ class SupervisedData(PassData[Rollout]):
         "medagent.training.sft.SupervisedProgress",
     )
     any_step_ends = True
-    shuffled_as = "sft"
 
     def __init__(
         self,
@@ -117,30 +128,39 @@ class SupervisedData(PassData[Rollout]):
             agent,
             retriever,
             engine,
-            batch_size=batch_size,
-            num_micro_batches=num_micro_batches,
-            held_out=held_out,
             val_benchmark=val_benchmark,
             allowed_contamination=allowed_contamination,
             seed=seed,
         )
+        num_held_out(held_out, 0)  # refuses what is no share
+        if batch_size < num_micro_batches:
+            raise ConfigError(
+                f"data.batch_size {batch_size}: cannot fill {num_micro_batches} micro-batches. Raise it, or lower "
+                "num_micro_batches."
+            )
         if not isinstance(engine, InProcessEngine):
             raise ConfigError(
                 f"data.engine: found {type(engine).__name__}, wanted InProcessEngine: it samples held-out answers "
                 "alone here. The agent that samples demonstrations is named in data.demonstrations."
             )
+        self.batch_size, self.num_micro_batches, self.held_out_share = batch_size, num_micro_batches, held_out
+        self.items: list[Rollout] = []
+        self.held_out: list[Rollout] = []
         self.demonstrations = demonstrations
         self.counts: dict[str, float] = {}  # metrics; every process reads all dialogues, so they are those of all ranks
 
     def setup(self, stage: str) -> None:
         """Collect the dialogues, or read those that the run's folder holds."""
-        trainer, module = self.fitted(SupervisedModule)
+        trainer, settings = self.trainer, self.agent_settings
+        if trainer is None or not isinstance(module := trainer.lightning_module, SupervisedModule):
+            raise ConfigError("SupervisedData serves a trainer that fits a SupervisedModule.")
+        base = f"the base {module.base_name}"
+        check_text_length(module.shared_base.peft.config, settings.limits.max_total_tokens, base)
         if isinstance(trainer.strategy, ShardedBase) and self.val_questions:
             raise ConfigError(
                 "data.val_benchmark in medagent sft with ShardedBase: answers would need a whole copy of the base on "
                 "each rank. Leave it out, and measure the export."
             )
-        settings = self.agent_settings
         settings.protocol.encode_prompt(module.tokenizer, Question("probe", "probe"))  # can prompts be made?
         folder = Path(trainer.default_root_dir) / "demonstrations"
         made = folder.with_name("demonstrations.made")
@@ -154,7 +174,7 @@ class SupervisedData(PassData[Rollout]):
             module.shared_base.token_counts.read(self.demonstrations.sampled_tokens)
         fit, left_out = encoded(read, settings, module.tokenizer)
         left_out.update(self.demonstrations.left_out)
-        self.take(trainer, fit, "demonstrations", read=len(read), left_out=in_words(left_out))
+        self._take(trainer, fit, read=len(read), left_out=in_words(left_out))
         self.counts = {
             "sft/demonstrations": float(len(self.items)),
             "sft/held_out": float(len(self.held_out)),
@@ -164,23 +184,79 @@ class SupervisedData(PassData[Rollout]):
         self.questions = [rollout.question for rollout in self.items]
         self.check_validation()
 
+    def _take(self, trainer: Trainer, dialogues: Sequence[Rollout], *, read: int, left_out: str) -> None:
+        """Hold some dialogues out, and print how many there are; ConfigError if they do not fill one step."""
+        self.items, self.held_out = split(dialogues, self.held_out_share, seed=self.seed)
+        wanted = self.batch_size * trainer.world_size
+        kept_back = f", {len(self.held_out)} held out" if self.held_out else ""
+        if len(self.items) < wanted:
+            raise ConfigError(
+                f"data.demonstrations: found {len(self.items)} (read: {read}{kept_back}; left out: {left_out}), wanted "
+                f"{wanted} or more for one optimizer step. Give more questions or samples, raise the limits, or lower "
+                "data.batch_size or data.held_out."
+            )
+        if trainer.is_global_zero:
+            print(f"{len(self.items)} demonstrations{kept_back}. Left out: {left_out}.", flush=True)
+
     def work(self, world_size: int) -> Work:
         """A rank's work in memory: one optimizer step, of dialogues as long as the longest one."""
         longest = max(len(rollout.token_ids) for rollout in self.items)
         return self.work_of(self.batch_size, parts=self.num_micro_batches, longest=longest)
 
-    def length_of(self, item: Rollout) -> int:
-        return len(item.token_ids)
+    def held_out_passes(self, trainer: Trainer, module: AgentModule) -> list[Experience]:
+        """The rank's held-out dialogues. Ranks that share a base make equally many passes, some without actions."""
+        own = sorted(self.held_out[trainer.global_rank :: trainer.world_size], key=lambda each: len(each.token_ids))
+        at_a_time, parts = max(1, self.batch_size // self.num_micro_batches), []
+        for start in range(0, len(own), at_a_time):
+            some = step_of(own[start : start + at_a_time], pad_id=module.pad_id)
+            groups = pack_rows(module.execution, some.token_ids_BT, some.attention_BT)
+            parts += [some.rows(rows) for rows in groups]
+        idle = step_of(self.held_out[:1], pad_id=module.pad_id).zero_weight_row()
+        return parts + [idle] * (module.max_passes_over_ranks(len(parts)) - len(parts))
 
-    def weight_of(self, item: Rollout) -> int:
-        """Its action tokens."""
-        return sum(item.loss_mask)
+    def train_dataloader(self) -> DataLoader[Experience]:
+        """A loader without workers or collation: the dataset yields whole optimizer steps."""
+        assert self.trainer is not None
+        return DataLoader(_Pass(self, self.trainer), batch_size=None, num_workers=0)
 
-    def step_of(self, items: Sequence[Rollout], *, pad_id: int, total: int, factor: float) -> Experience:
-        """See `PassData.step_of`; every action token of the optimizer step weighs the same."""
-        tensors = tensorize(items, pad_id=pad_id)
-        weights = loss_weights(tensors.mask_BT, reduction="token-mean", num_tokens=total, num_rollouts=0, factor=factor)
-        return replace(to_imitate(tensors, weights), names=tuple(map(rollout_name, items)))
+
+class _Pass(IterableDataset[Experience]):
+    """The optimizer steps of one epoch, dealt by its number."""
+
+    def __init__(self, data: SupervisedData, trainer: Trainer) -> None:
+        self._data, self._trainer = data, trainer
+        self._own = data.items[trainer.global_rank :: trainer.world_size]
+        # Equal on all ranks, also where some have one item more.
+        self._steps = len(data.items) // trainer.world_size // data.batch_size
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Iterator[Experience]:
+        data, trainer = self._data, self._trainer
+        module = trainer.lightning_module
+        assert isinstance(module, AgentModule)
+        factor = float(trainer.world_size)
+        order = rollout_seed(data.seed, iteration=trainer.current_epoch, question_id="sft", sample=0)
+        for parts in split_update(
+            [len(rollout.token_ids) for rollout in self._own],
+            groups=None,
+            num_minibatches=self._steps,
+            num_micro_batches=data.num_micro_batches,
+            seed=order,
+        ):
+            chosen = [self._own[index] for part in parts for index in part]
+            own = torch.tensor(float(sum(sum(rollout.loss_mask) for rollout in chosen)), dtype=torch.float64)
+            total = int(over_ranks(trainer, own, "sum"))
+            step = step_of(chosen, pad_id=module.pad_id, total=total, factor=factor)
+            yield replace(step, micro_batches=consecutive(map(len, parts)))
+
+
+def step_of(dialogues: Sequence[Rollout], *, pad_id: int, total: int = 1, factor: float = 1.0) -> Experience:
+    """A rank's part of a step with `total` action tokens over ranks, each of one weight; DDP divides by `factor`."""
+    tensors = tensorize(dialogues, pad_id=pad_id)
+    weights = loss_weights(tensors.mask_BT, reduction="token-mean", num_tokens=total, num_rollouts=0, factor=factor)
+    return replace(to_imitate(tensors, weights), names=tuple(map(rollout_name, dialogues)))
 
 
 def to_imitate(tensors: RolloutTensors, loss_weights_BT: Tensor) -> Experience:
@@ -203,93 +279,66 @@ def to_imitate(tensors: RolloutTensors, loss_weights_BT: Tensor) -> Experience:
     )
 
 
-class HeldOutMetrics(Callback):
-    """Logs metrics of held-out items after each epoch; a subclass says which, from `num_sums` sums over the items."""
+class SupervisedProgress(Callback):
+    """Prints a line per epoch: mean loss of its steps, and what was measured on held-out questions and dialogues."""
 
-    num_sums: ClassVar[int]
-
-    @abstractmethod
-    def sums_of(self, module: AgentModule, part: Experience) -> Tensor:
-        """[num_sums] float64: sums over the rows of a pass."""
-
-    @abstractmethod
-    def metrics_of(self, sums: list[float], count: int) -> dict[str, float]:
-        """The metrics, from the sums over `count` items of all ranks."""
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the metrics of the epoch's weights; none where nothing is held out."""
-        assert isinstance(pl_module, AgentModule)
-        data = trainer.datamodule  # type: ignore[attr-defined]
-        assert isinstance(data, PassData)
-        if not data.held_out:
-            return
-        sums = torch.zeros(self.num_sums, dtype=torch.float64)
-        with torch.no_grad(), pl_module.shared_base.token_counts.paused():
-            for part in data.held_out_passes(trainer, pl_module):
-                sums += self.sums_of(pl_module, part.to(pl_module.device)).cpu()
-        metrics = self.metrics_of(over_ranks(trainer, sums, "sum").tolist(), len(data.held_out))
-        log_at_once(trainer, pl_module, metrics)
-
-
-class EpochLine(Callback):
-    """Prints a line per epoch: means over its steps, and held-out metrics, worded as the two mappings say."""
-
-    of_steps: ClassVar[Mapping[str, str]]
-    of_held_out: ClassVar[Mapping[str, str]]
+    held_out: ClassVar[Mapping[str, str]] = {
+        "sft/held_out_loss": "held-out loss {:.4f}",
+        "sft/held_out_turns": "turns right {:4.0%}",
+        "validation/accuracy": "held-out {:4.0%}",
+    }
 
     def __init__(self) -> None:
-        self._steps: list[list[float]] = []
+        self._losses: list[float] = []
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Note the figures of a step that was not skipped."""
+        """Note the loss of a step that was not skipped."""
         assert isinstance(pl_module, AgentModule)
         if not pl_module.finite_steps.skipped:
-            self._steps.append([float(trainer.callback_metrics[name]) for name in self.of_steps])
+            self._losses.append(float(trainer.callback_metrics["sft/loss"]))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the epoch's line."""
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        columns = list(zip(*self._steps, strict=True)) or [(math.nan,)] * len(self.of_steps)
-        self._steps = []
-        steps = (words.format(sum(x) / len(x)) for words, x in zip(self.of_steps.values(), columns, strict=True))
-        told = {**self.of_held_out, "validation/accuracy": "held-out {:4.0%}"}
-        parts = [words.format(metrics[name]) for name, words in told.items() if name in metrics]
-        print("  ".join([f"epoch {trainer.current_epoch + 1:3d}/{trainer.max_epochs}", *steps, *parts]), flush=True)
+        loss = sum(self._losses) / len(self._losses) if self._losses else math.nan
+        self._losses = []
+        metrics = trainer.callback_metrics
+        told = [words.format(float(metrics[name])) for name, words in self.held_out.items() if name in metrics]
+        epoch = f"epoch {trainer.current_epoch + 1:3d}/{trainer.max_epochs}"
+        print("  ".join([epoch, f"loss {loss:.4f} nats per token", *told]), flush=True)
 
 
-class SupervisedProgress(EpochLine):
-    """Prints a line per epoch: mean loss of its steps, and what was measured on held-out questions and dialogues."""
-
-    of_steps: ClassVar[Mapping[str, str]] = {"sft/loss": "loss {:.4f} nats per token"}
-    of_held_out: ClassVar[Mapping[str, str]] = {
-        "sft/held_out_loss": "held-out loss {:.4f}",
-        "sft/held_out_turns": "turns right {:4.0%}",
-    }
-
-
-class HeldOutLoss(HeldOutMetrics):
+class HeldOutLoss(Callback):
     """Logs loss and right turns on held-out dialogues after each epoch.
 
     `sft/held_out_loss` is the negative log-likelihood per action token, in nats. `sft/held_out_turns` is the share of
     turns in which every token is the likeliest after the tokens before it: greedily the agent would write that turn.
     """
 
-    num_sums = 4
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the metrics of the epoch's weights; none where nothing is held out."""
+        assert isinstance(pl_module, AgentModule)
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(data, SupervisedData)
+        if not data.held_out:
+            return
+        sums = torch.zeros(4, dtype=torch.float64)
+        with torch.no_grad(), pl_module.shared_base.token_counts.paused():
+            for part in data.held_out_passes(trainer, pl_module):
+                sums += held_out_sums(pl_module, part.to(pl_module.device))
+        loss, tokens, right, turns = over_ranks(trainer, sums, "sum").tolist()
+        log_at_once(trainer, pl_module, {"sft/held_out_loss": loss / tokens, "sft/held_out_turns": right / turns})
 
-    def sums_of(self, module: AgentModule, part: Experience) -> Tensor:
-        """[4] negative log-likelihood, action tokens, turns right, turns."""
-        logprobs_BT, likeliest_BT = module.shared_base.greedy_scores(
-            part.token_ids_BT, part.attention_BT, part.mask_BT, temperature=module.temperature
-        )
-        rows_BT = torch.arange(len(part.mask_BT), device=part.mask_BT.device)[:, None].expand_as(part.mask_BT)
-        turn_BT = rows_BT * (int(part.turn_ids_BT.max()) + 2) + part.turn_ids_BT
-        turns = len(turn_BT[part.mask_BT].unique())
-        missed = len(turn_BT[part.mask_BT & ~likeliest_BT].unique())
-        loss = -float(logprobs_BT.double().sum())
-        return torch.tensor([loss, float(part.mask_BT.sum()), turns - missed, turns], dtype=torch.float64)
 
-    def metrics_of(self, sums: list[float], count: int) -> dict[str, float]:
-        loss, tokens, right, turns = sums
-        return {"sft/held_out_loss": loss / tokens, "sft/held_out_turns": right / turns}
+def held_out_sums(module: AgentModule, part: Experience) -> Tensor:
+    """[4] float64 over the rows of a pass: negative log-likelihood, action tokens, turns right, turns."""
+    logprobs_BT, likeliest_BT = module.shared_base.greedy_scores(
+        part.token_ids_BT, part.attention_BT, part.mask_BT, temperature=module.temperature
+    )
+    rows_BT = torch.arange(len(part.mask_BT), device=part.mask_BT.device)[:, None].expand_as(part.mask_BT)
+    turn_BT = rows_BT * (int(part.turn_ids_BT.max()) + 2) + part.turn_ids_BT
+    turns = len(turn_BT[part.mask_BT].unique())
+    missed = len(turn_BT[part.mask_BT & ~likeliest_BT].unique())
+    loss = -float(logprobs_BT.double().sum())
+    return torch.tensor([loss, float(part.mask_BT.sum()), turns - missed, turns], dtype=torch.float64)

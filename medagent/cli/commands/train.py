@@ -1,4 +1,4 @@
-"""The commands about training: `train`, `sft`, `preference`, `plan` and `export`."""
+"""The commands about training: `train`, `sft`, `plan` and `export`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,6 @@ def sft() -> None:
     """Teach a model the protocol by examples, before reinforcement learning.
 
     `medagent sft --config configs/sft/own_model.yaml`; `medagent sft --help` lists every setting.
-    """
-
-
-def preference() -> None:
-    """Teach a model to prefer its right rollouts to its wrong ones, by DPO, TDPO1 or TDPO2.
-
-    `medagent preference --config configs/preference/starter.yaml`; `medagent preference --help` lists every setting.
     """
 
 
@@ -76,8 +69,7 @@ def _training(name: str, arguments: list[str]) -> None:
     from medagent.training import command
     from medagent.training.run import end_rank
 
-    run = {"train": command.train_command, "sft": command.sft_command, "preference": command.preference_command}[name]
-    run(arguments)
+    {"train": command.train_command, "sft": command.sft_command}[name](arguments)
     end_rank()
 
 
@@ -91,12 +83,10 @@ CONFIGURED: dict[str, Callable[[list[str]], None]] = {
     "train": partial(_training, "train"),
     "plan": _plan,
     "sft": partial(_training, "sft"),
-    "preference": partial(_training, "preference"),
 }
 TRAINING_COMMANDS: dict[str, Any] = {
     "train": train,
     "plan": plan,
     "sft": sft,
-    "preference": preference,
     "export": export,
 }

@@ -10,8 +10,7 @@ import torch
 from medagent.training.experience import Experience
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
-from medagent.training.sft.data import _Pass
-from medagent.training.sft.supervised import SupervisedData
+from medagent.training.sft.supervised import SupervisedData, _Pass
 from tests.training.exact import exact_rollouts
 from tests.training.pretend import PretendRanks
 
