@@ -212,7 +212,6 @@ def _fill(
     prune: bool = False,
 ) -> Manifest:
     with closing(PassageStore(folder, embedder.dimension)) as store:
-        store.upgrade()
         ingest = Ingest(store, corpus, embedder, manifest.settings.chunking, changes)
         ingest.read(progress, changed_again=changed_again)
         if prune and ingest.remove_lost():

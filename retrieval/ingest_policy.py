@@ -201,9 +201,6 @@ class IngestPolicy:
             removed = next(filter(None, map(self._removed, found.passages)))
             self._keep_out(found, removed)
             return
-        for owner in {self._owners.get(each.id, "") for each in passages} - {found.name}:
-            if owner in self._held and not self._held[owner].part:  # of format 2, which knew less of documents
-                self._drop(owner)
         held = self._held.get(found.name)
         if held is None and _suffixed(found.name, part) in self._held:
             held = self._held[_suffixed(found.name, part)]

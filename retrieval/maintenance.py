@@ -195,7 +195,6 @@ def restore_in_index(folder: Path, names: Sequence[str]) -> int:
     """Let removed or retracted documents come back with the next `add` or `sync`; returns how many names."""
     manifest = Manifest.read(folder)
     with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
-        store.upgrade()
         store.restore(names)
     return len(names)
 
@@ -206,7 +205,6 @@ def remove_from_index(folder: Path, ids: Sequence[str], *, progress: Progress = 
     with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
         check_undamaged(folder, manifest)
         check_read_whole(folder, store)
-        store.upgrade()
         by_id = {id_: store.rows_of_document(id_) for id_ in ids}
         if unknown := [id_ for id_, found in by_id.items() if not found]:
             raise IndexMismatchError(

@@ -16,7 +16,6 @@ from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.settings import IndexSettings
 
 FORMAT = 3
-READ = (2, 3)  # a change brings an index of format 2 to the present one
 PROBE = "Which drug is given first for acute gout?"
 
 
@@ -50,10 +49,10 @@ class Manifest:
             )
         try:
             row = json.loads(path.read_text(encoding="utf-8"))
-            if row.get("format") not in READ:
+            if row.get("format") != FORMAT:
                 raise IndexMismatchError(
-                    f"index {folder}: format {row.get('format')} found, {FORMAT} wanted. Build it again with "
-                    "--overwrite."
+                    f"index {folder}: format {row.get('format')} found, {FORMAT} wanted. Build it again from its "
+                    "documents, in another folder or with --overwrite."
                 )
             settings = IndexSettings.from_json(row["settings"])
             return Manifest(**{**row, "settings": settings, "probe": tuple(row["probe"])})

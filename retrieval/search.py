@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -23,7 +22,6 @@ from medagent.retrieval.lexical import LexicalIndex
 from medagent.retrieval.locking import ReadLock
 from medagent.retrieval.manifest import Manifest, embedder_of
 from medagent.retrieval.passages import Hit, Passage
-from medagent.retrieval.query_match import QueryWords
 from medagent.retrieval.rerank import Reranker
 from medagent.retrieval.settings import SearchSettings
 from medagent.retrieval.store import PassageStore
@@ -64,80 +62,8 @@ class LRUCache(Generic[K, V]):
         return [known[key] for key in keys]
 
 
-class IndexRetriever(ABC):
-    """The searches of indexes on this machine, one or several as one, cached; safe to call from threads."""
-
-    words: QueryWords  # what is known of the words of queries
-
-    def __init__(
-        self, embedder: Embedder, settings: SearchSettings, reranker: Reranker | None, cache_size: int, where: Filter
-    ) -> None:
-        self.embedder, self.settings, self.where = embedder, settings, where
-        self._reranker = reranker
-        self._cache: LRUCache[tuple[str, int, Filter], list[Hit]] = LRUCache(cache_size)
-
-    @abstractmethod
-    def fetch(self, rows: Sequence[int]) -> list[Passage]:
-        """The passages of rows, in their order."""
-
-    @abstractmethod
-    def rankings(
-        self, queries: Sequence[str], *, num_candidates: int, where: Filter = NO_FILTER
-    ) -> tuple[list[Ranking], list[Ranking]]:
-        """(dense, lexical) rankings of row numbers before fusion."""
-
-    def replaced(self, query: str) -> dict[str, tuple[str, ...]]:
-        """Words of a query that no passage has, and the near ones that are searched instead."""
-        return self.words.replaced(query) if self.settings.near_words else {}
-
-    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
-        """See `Retriever.search`. Ties are broken by row, so equal calls give equal results."""
-        return self.search_where(queries, top_k=top_k, where=NO_FILTER)
-
-    def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
-        """Search only the passages that `where` lets through."""
-        if isinstance(queries, str):
-            raise TypeError(f"queries: found the text {queries[:40]!r}, wanted a list of texts. Give [query].")
-        where = self.where & where
-
-        def search(keys: list[tuple[str, int, Filter]]) -> list[list[Hit]]:
-            return self._search([query for query, _, _ in keys], top_k, where)
-
-        found = self._cache.get([(query, top_k, where) for query in queries], search, keep=top_k <= MAX_HITS)
-        return [list(hits) for hits in found]
-
-    def _search(self, queries: list[str], top_k: int, where: Filter) -> list[list[Hit]]:
-        depth = max(self.settings.num_candidates, top_k)
-        dense, lexical = self.rankings(queries, num_candidates=depth, where=where)
-        return [self._hits(*each, top_k) for each in zip(queries, dense, lexical, strict=True)]
-
-    def _hits(self, query: str, dense: Ranking, lexical: Ranking, top_k: int) -> list[Hit]:
-        """At most `top_k` hits without repeats and those below the floor, best first; a reranker orders last."""
-        settings = self.settings
-        fused = fuse(dense, lexical, settings)
-        if self._reranker is not None:
-            rows = [row for row, _ in fused[: max(self._reranker.num_candidates, top_k)]]
-            scored = zip(rows, self._reranker.scores(query, self.fetch(rows)), strict=True)
-            fused = sorted(scored, key=lambda item: -item[1])
-        elif settings.evidence_weight:
-            passages = self.fetch([row for row, _ in fused])
-            levels = [settings.evidence_weight * evidence_level(passage.about.types) for passage in passages]
-            weighed = [(row, score * (1 + level)) for (row, score), level in zip(fused, levels, strict=True)]
-            fused = sorted(weighed, key=lambda item: (-item[1], item[0]))
-        ranked = self._passages_of(fused, top_k)
-        if settings.floor:
-            ranked = (pair for pair in ranked if self.words.coverage(query, pair[0].indexed_text) >= settings.floor)
-        return [Hit(*pair) for _, pair in zip(range(top_k), drop_duplicates(ranked, settings.collapse), strict=False)]
-
-    def _passages_of(self, ranked: list[tuple[int, float]], size: int) -> Iterator[tuple[Passage, float]]:
-        """Passages with their scores, `size` at a time, as mostly the first of them are enough."""
-        for start in range(0, len(ranked), size):
-            some = ranked[start : start + size]
-            yield from zip(self.fetch([row for row, _ in some]), (score for _, score in some), strict=True)
-
-
-class HybridRetriever(IndexRetriever):
-    """Searches an index folder."""
+class HybridRetriever:
+    """Searches an index folder, with the last results cached; safe to call from threads."""
 
     def __init__(
         self,
@@ -155,21 +81,22 @@ class HybridRetriever(IndexRetriever):
         Raises:
             RetrievalError: `where` is no filter, or no passage fits it.
         """
-        only = Filter.parse(where)
+        self.where = Filter.parse(where)
         self.folder = folder = Path(index)
         Manifest.read(folder)  # an error where there is no index to hold open
         self._reading = ReadLock(folder)
         try:
             manifest = self.manifest = Manifest.read(folder)
-            embedder = embedder_of(folder, manifest, embedder)
+            self.embedder = embedder_of(folder, manifest, embedder)
             self._vectors = open_vectors(folder, manifest)
             self.lexical = LexicalIndex.load(folder, Analyser(manifest.settings.analyser))
             self._store = PassageStore(folder, manifest.dimension)
         except BaseException:
             self._reading.close()
             raise
-        super().__init__(embedder, settings or manifest.settings.search, reranker, cache_size, only)
-        self.words = self.lexical.words
+        self.settings = settings or manifest.settings.search
+        self._reranker = reranker
+        self._cache: LRUCache[tuple[str, int, Filter], list[Hit]] = LRUCache(cache_size)
         self._passages: LRUCache[int, Passage] = LRUCache(4 * self.settings.num_candidates + cache_size)
         self._matching = lru_cache(maxsize=16)(self._store.matching)
         if not self.where.empty and not len(self.rows_matching(self.where)):
@@ -215,6 +142,57 @@ class HybridRetriever(IndexRetriever):
         """The passage of that id, None where there is none."""
         rows = self._store.rows_of([id])
         return self.fetch([rows[id]])[0] if rows else None
+
+    def replaced(self, query: str) -> dict[str, tuple[str, ...]]:
+        """Words of a query that no passage has, and the near ones that are searched instead."""
+        return self.lexical.words.replaced(query) if self.settings.near_words else {}
+
+    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
+        """See `Retriever.search`. Ties are broken by row, so equal calls give equal results."""
+        return self.search_where(queries, top_k=top_k, where=NO_FILTER)
+
+    def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
+        """Search only the passages that `where` lets through."""
+        if isinstance(queries, str):
+            raise TypeError(f"queries: found the text {queries[:40]!r}, wanted a list of texts. Give [query].")
+        where = self.where & where
+
+        def search(keys: list[tuple[str, int, Filter]]) -> list[list[Hit]]:
+            return self._search([query for query, _, _ in keys], top_k, where)
+
+        found = self._cache.get([(query, top_k, where) for query in queries], search, keep=top_k <= MAX_HITS)
+        return [list(hits) for hits in found]
+
+    def _search(self, queries: list[str], top_k: int, where: Filter) -> list[list[Hit]]:
+        depth = max(self.settings.num_candidates, top_k)
+        dense, lexical = self.rankings(queries, num_candidates=depth, where=where)
+        return [self._hits(*each, top_k) for each in zip(queries, dense, lexical, strict=True)]
+
+    def _hits(self, query: str, dense: Ranking, lexical: Ranking, top_k: int) -> list[Hit]:
+        """At most `top_k` hits without repeats and those below the floor, best first; a reranker orders last."""
+        settings = self.settings
+        fused = fuse(dense, lexical, settings)
+        if self._reranker is not None:
+            rows = [row for row, _ in fused[: max(self._reranker.num_candidates, top_k)]]
+            scored = zip(rows, self._reranker.scores(query, self.fetch(rows)), strict=True)
+            fused = sorted(scored, key=lambda item: -item[1])
+        elif settings.evidence_weight:
+            passages = self.fetch([row for row, _ in fused])
+            levels = [settings.evidence_weight * evidence_level(passage.about.types) for passage in passages]
+            weighed = [(row, score * (1 + level)) for (row, score), level in zip(fused, levels, strict=True)]
+            fused = sorted(weighed, key=lambda item: (-item[1], item[0]))
+        ranked = self._passages_of(fused, top_k)
+        if settings.floor:
+            ranked = (
+                pair for pair in ranked if self.lexical.words.coverage(query, pair[0].indexed_text) >= settings.floor
+            )
+        return [Hit(*pair) for _, pair in zip(range(top_k), drop_duplicates(ranked, settings.collapse), strict=False)]
+
+    def _passages_of(self, ranked: list[tuple[int, float]], size: int) -> Iterator[tuple[Passage, float]]:
+        """Passages with their scores, `size` at a time, as mostly the first of them are enough."""
+        for start in range(0, len(ranked), size):
+            some = ranked[start : start + size]
+            yield from zip(self.fetch([row for row, _ in some]), (score for _, score in some), strict=True)
 
     def rankings(
         self, queries: Sequence[str], *, num_candidates: int, where: Filter = NO_FILTER

@@ -17,23 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medagent.retrieval.access import database_uri, may_write
-from medagent.retrieval.documents import TABLES, DocumentChanges, DocumentTables, IndexedDocument, Withdrawal, select_in
+from medagent.retrieval.documents import TABLES, DocumentChanges, DocumentTables, Withdrawal, select_in
 from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
-from medagent.retrieval.passages import Passage, document_digest
+from medagent.retrieval.passages import Passage
 from medagent.retrieval.stored_rows import COLUMNS, PartState, StoredRows, bibliography_column
 
 EMBEDDED_AT_ONCE = 256
 Progress = Callable[[str, int, int, int], None]  # stage, done, total (in the units of the stage), passages so far
-PASSAGES = """
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS passages (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, title TEXT NOT NULL,
   text TEXT NOT NULL, source TEXT NOT NULL, section TEXT NOT NULL, year INTEGER, licence TEXT NOT NULL,
   document TEXT NOT NULL, digest BLOB NOT NULL, owner TEXT NOT NULL, bibliography TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS passages_document ON passages (document) WHERE document != '';
 CREATE INDEX IF NOT EXISTS passages_digest ON passages (digest);
 CREATE INDEX IF NOT EXISTS passages_owner ON passages (owner);
-"""
-SCHEMA = """
 CREATE TABLE IF NOT EXISTS parts (name TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, position INTEGER NOT NULL,
   complete INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS skipped (place TEXT NOT NULL, reason TEXT NOT NULL);
@@ -56,20 +54,12 @@ class PassageStore(StoredRows):
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute("PRAGMA secure_delete = ON")
                 self._db.executescript(SCHEMA + TABLES)
-                if not self._columns():
-                    self._db.executescript(PASSAGES)
         except sqlite3.DatabaseError as error:
             raise IndexMismatchError(
                 f"index {folder}: passages.sqlite cannot be read ({error}). Restore it from a backup, or build the "
                 "index again with --overwrite."
             ) from error
         self.documents = DocumentTables(self._db)
-
-    def upgrade(self) -> None:
-        """Bring an index of format 2, which knew no documents, to this format; else do nothing."""
-        if "owner" not in self._columns():
-            _add_owners(self._db)
-            vars(self).pop("_selected", None)  # the columns are others now
 
     def close(self) -> None:
         """Close the database and fold its log into it."""
@@ -228,28 +218,3 @@ def _add_missing_tables(database: sqlite3.Connection) -> None:
     for name, columns in re.findall(r"CREATE TABLE IF NOT EXISTS (\w+) ([^;]+)", SCHEMA + TABLES):
         if name not in held:
             database.execute(f"CREATE TEMP TABLE {name} {columns}")
-
-
-def _add_owners(database: sqlite3.Connection) -> None:
-    """Format 2 to 3: passages get the document that they are of."""
-    named = ", ".join(COLUMNS)
-    with database:
-        database.execute("BEGIN IMMEDIATE")
-        database.execute("DROP INDEX IF EXISTS passages_document")
-        database.execute("ALTER TABLE passages RENAME TO passages_of_format_2")
-        for statement in PASSAGES.strip().removesuffix(";").split(";"):
-            database.execute(statement)
-        # A document is named by its passages' field where their ids are its parts, or where it has no name but the
-        # digest of its words. A row's own field names a larger thing.
-        digest = "(length(document) = 16 AND document NOT GLOB '*[^0-9a-f]*')"
-        owner = f"CASE WHEN document != '' AND (instr(id, '#') > 0 OR {digest}) THEN document ELSE id END"
-        query = f"SELECT row, {named}, digest, {owner}, '' FROM passages_of_format_2"  # noqa: S608 (constant names)
-        database.execute(f"INSERT INTO passages {query}")
-        database.execute("DROP TABLE passages_of_format_2")
-        owned: dict[str, list[Passage]] = {}
-        query = f"SELECT owner, {named} FROM passages ORDER BY row"  # noqa: S608 (constant names)
-        for name, *values in database.execute(query):
-            owned.setdefault(name, []).append(Passage(**dict(zip(COLUMNS, values, strict=True))))
-        held = {name: IndexedDocument(name, "", "", "", document_digest(found)) for name, found in owned.items()}
-        DocumentTables(database).apply(DocumentChanges(held=held))
-        database.execute("DELETE FROM parts")  # read again, they tell which document is from where

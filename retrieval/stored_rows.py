@@ -9,7 +9,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -34,6 +34,8 @@ from medagent.retrieval.filters import (
 from medagent.retrieval.passages import Passage
 
 COLUMNS = ("id", "title", "text", "source", "section", "year", "licence", "document")
+SELECTED = f"SELECT row, {', '.join(COLUMNS)}, bibliography FROM passages"  # noqa: S608 (constant names)
+_ABOUT = "NULLIF(bibliography, '')"
 Values = list[str | int]
 _LISTS = {"type": "types", "author": "authors", "keyword": "keywords"}
 
@@ -56,14 +58,6 @@ class StoredRows:
         database.create_function("fits", 2, lambda said, wanted: said is not None and fits(str(said), wanted))
         database.create_function("date_fits", 3, lambda said, *more: said is not None and date_fits(str(said), *more))
 
-    @cached_property
-    def _about(self) -> str:
-        """The column of the bibliography. An index of format 2 has none."""
-        return "bibliography" if "bibliography" in self._columns() else "''"
-
-    def _columns(self) -> list[str]:
-        return [row[1] for row in self._db.execute("PRAGMA table_info(passages)")]
-
     def _check_vectors(self, rows: int) -> int:
         """The length of so many vectors in bytes; an error where the file is shorter."""
         path, wanted = self.folder / "embeddings.f32", rows * self.dimension * 4
@@ -74,11 +68,6 @@ class StoredRows:
                 "backup, or build the index again with --overwrite."
             )
         return wanted
-
-    @cached_property
-    def _selected(self) -> str:
-        """The beginning of a query for passages."""
-        return f"SELECT row, {', '.join(COLUMNS)}, {self._about} FROM passages"  # noqa: S608 (constant names)
 
     @property
     def num_rows(self) -> int:
@@ -129,7 +118,7 @@ class StoredRows:
     def stream(self, *, after: int = -1) -> Iterator[tuple[int, Passage]]:
         """(row, passage) in row order, a thousand at a time in memory."""
         while True:
-            found = self._all(f"{self._selected} WHERE row > ? ORDER BY row LIMIT 1000", (after,))
+            found = self._all(f"{SELECTED} WHERE row > ? ORDER BY row LIMIT 1000", (after,))
             if not found:
                 return
             for row, *values in found:
@@ -138,7 +127,7 @@ class StoredRows:
 
     def fetch(self, rows: Iterable[int]) -> dict[int, Passage]:
         """The passages of these rows."""
-        found = self._select_in(f"{self._selected} WHERE row IN", [int(row) for row in rows])
+        found = self._select_in(f"{SELECTED} WHERE row IN", [int(row) for row in rows])
         return {row: stored_passage(values) for row, *values in found}
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
@@ -161,7 +150,7 @@ class StoredRows:
 
     def _filtered(self, query: str, where: Filter, *more: int) -> list[Any]:
         """The rows of a query with a mark for the condition of the filter; `more` are its later values."""
-        clause, values = clause_of(where, self._about)
+        clause, values = clause_of(where)
         return self._all(query.format(clause), (*values, *more))
 
     def tally(self, column: str, *, limit: int, where: Filter = NO_FILTER) -> list[tuple[str, int]]:
@@ -227,11 +216,11 @@ def bibliography_column(passage: Passage) -> str:
     return json.dumps(known, ensure_ascii=False) if known else ""
 
 
-def clause_of(wanted: Filter, about: str) -> tuple[str, Values]:
-    """The condition of a filter, and the values of its marks. `about` is the column of the bibliography."""
+def clause_of(wanted: Filter) -> tuple[str, Values]:
+    """The condition of a filter, and the values of its marks."""
     clauses, values = ["1"], Values()
     for condition in wanted.conditions:
-        some, own = _clause(condition, f"NULLIF({about}, '')")
+        some, own = _clause(condition)
         # Unknown counts as not fitting, so that its opposite holds.
         clauses.append(f"{'NOT ' if condition.operator == '!=' else ''}COALESCE({some}, 0)")
         values += own
@@ -250,23 +239,23 @@ def fits(said: str, wanted: str) -> bool:
     return not texts.isdisjoint(exact) or (patterns is not None and any(map(patterns.fullmatch, texts)))
 
 
-def _clause(condition: FilterCondition, about: str) -> tuple[str, Values]:
+def _clause(condition: FilterCondition) -> tuple[str, Values]:
     name, operator = condition.field, condition.operator
     if name == "year":
         if operator in ("=", "!="):
             return f"year IN ({', '.join('?' * len(condition.values))})", [int(value) for value in condition.values]
         return f"year {operator} ?", [int(condition.values[0])]
     if name == "date":
-        said = f"COALESCE(json_extract({about}, '$.date'), CAST(year AS TEXT))"
+        said = f"COALESCE(json_extract({_ABOUT}, '$.date'), CAST(year AS TEXT))"
         each = " OR ".join([f"date_fits({said}, ?, ?)"] * len(condition.values))
         return f"({each})", [mark for value in condition.values for mark in (operator, value)]
     if name in _LISTS:
-        each = f"SELECT 1 FROM json_each({about}, '$.{_LISTS[name]}') AS each WHERE fits(each.value, ?)"  # noqa: S608
+        each = f"SELECT 1 FROM json_each({_ABOUT}, '$.{_LISTS[name]}') AS each WHERE fits(each.value, ?)"  # noqa: S608
         return f"EXISTS ({each})", [_wanted(condition)]
     if name == "kind":
-        return f"fits(COALESCE(json_extract({about}, '$.kind'), '{NARRATIVE}'), ?)", [_wanted(condition)]
+        return f"fits(COALESCE(json_extract({_ABOUT}, '$.kind'), '{NARRATIVE}'), ?)", [_wanted(condition)]
     if name in ("journal", "doi", "pmid", "language", "grade"):
-        return f"fits(json_extract({about}, '$.{name}'), ?)", [_wanted(condition)]
+        return f"fits(json_extract({_ABOUT}, '$.{name}'), ?)", [_wanted(condition)]
     said = "COALESCE(NULLIF(document, ''), id)" if name == "document" else name
     return f"fits({said}, ?)", [_wanted(condition)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.index import build_index, sync_index
 from medagent.retrieval.ingest_policy import Changes
 from medagent.retrieval.maintenance import remove_from_index, restore_in_index
+from medagent.retrieval.opening import open_index
 from medagent.retrieval.store import PassageStore
 from tests.retrieval.libraries import add, held, notice, pubmed, record, rows, synced
 from tests.retrieval.support import CountingEmbedder
@@ -163,38 +163,13 @@ def test_a_notice_reaches_every_holder_of_its_doi(tmp_path: Path) -> None:
     assert set(held(tmp_path / "index")) == {"pmid:2"}
 
 
-def test_an_index_of_the_format_before_is_searched_and_brought_along(tmp_path: Path) -> None:
-    index, folder = tmp_path / "index", tmp_path / "c"
-    guide = "\n\n".join(f"## Part {n}\n\nSentence {n} on fictolol." for n in range(3))
-    rows(folder / "a.jsonl", {"id": "one", "text": "One."}, {"text": "Nameless."})
-    (folder / "guide.md").write_text(f"# Guide\n\n{guide}")
-    add(index, folder)
-    before = held(index)
-    to_format_2(index)
-    assert held(index) == before, "it is searched as it is"
-    (folder / "guide.md").write_text(f"# Guide\n\n{guide} It changed.")
-    rows(folder / "a.jsonl", {"id": "one", "text": "One, changed."}, {"text": "Nameless."})
-    assert add(index, folder)["added"] <= 2
-    parts = [f"Sentence {n} on fictolol.{' It changed.' * (n == 2)}" for n in range(3)]
-    assert sorted(held(index).values()) == ["Nameless.", "One, changed.", *parts]
-
-
-def to_format_2(index: Path) -> None:
-    """The database and manifest as the version before wrote them."""
-    with sqlite3.connect(index / "passages.sqlite") as database:
-        columns = "row, id, title, text, source, section, year, licence, document, digest"
-        database.execute(
-            "CREATE TABLE older (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, title TEXT NOT NULL, text TEXT NOT "
-            "NULL, source TEXT NOT NULL, section TEXT NOT NULL, year INTEGER, licence TEXT NOT NULL, document TEXT NOT "
-            "NULL, digest BLOB NOT NULL UNIQUE)"
-        )
-        database.execute(f"INSERT INTO older SELECT {columns} FROM passages")
-        for table in ("passages", "documents", "aliases", "withdrawn"):
-            database.execute(f"DROP TABLE {table}")
-        database.execute("ALTER TABLE older RENAME TO passages")
-        database.execute("CREATE INDEX passages_document ON passages (document) WHERE document != ''")
+def test_an_index_of_another_format_is_refused(tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    add(index, rows(tmp_path / "a.jsonl", {"id": "one", "text": "One."}))
     manifest = json.loads((index / "manifest.json").read_text())
     (index / "manifest.json").write_text(json.dumps({**manifest, "format": 2}))
+    with pytest.raises(IndexMismatchError, match="format 2 found, 3 wanted. Build it again from its documents"):
+        open_index(str(index))
 
 
 def test_a_synchronised_index_is_what_its_source_is(tmp_path: Path) -> None:
