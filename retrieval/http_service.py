@@ -1,7 +1,11 @@
-"""One HTTP service that embeds or reranks. Failed requests are repeated, and the key comes from MEDAGENT_API_KEY."""
+"""One HTTP service that embeds or reranks. Failed requests are repeated, and the key comes from MEDAGENT_RETRIEVAL_KEY.
+
+An index of others may name a service of theirs. So it has a key of its own, and a service elsewhere is named aloud.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import weakref
@@ -12,6 +16,7 @@ import httpx
 
 from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
 
+log = logging.getLogger(__name__)
 RETRY_STATUS = {408, 409, 425, 429, *range(500, 505), *range(520, 525), 529}
 LONGEST_WAIT_S = 60.0
 BATCH = 32  # texts per request, the most that TEI takes by default
@@ -37,9 +42,11 @@ class HttpService:
         if parts.scheme not in ("http", "https") or not parts.host or parts.userinfo or parts.query:
             raise RetrievalError(
                 f"{what}: found an address that is none or holds a key, wanted one such as http://localhost:8000/v1. "
-                "Give a key in the variable MEDAGENT_API_KEY."
+                "Give a key in the variable MEDAGENT_RETRIEVAL_KEY."
             )
-        key = os.environ.get("MEDAGENT_API_KEY", "")
+        if parts.host not in ("localhost", "127.0.0.1", "::1"):
+            log.warning("%s: texts and queries are sent there.", self._what)
+        key = os.environ.get("MEDAGENT_RETRIEVAL_KEY", "")
         self._client = httpx.Client(timeout=TIMEOUT_S, headers={"Authorization": f"Bearer {key}"} if key else {})
         weakref.finalize(self, self._client.close)
 
@@ -73,7 +80,7 @@ class HttpService:
             found = None
         if answer.status_code != 200 or found is None:
             refusal = ServiceRefusalError(
-                f"{self._what}: refused with {failure}. Check the address, the model's name and MEDAGENT_API_KEY."
+                f"{self._what}: refused with {failure}. Check the address, the model's name and MEDAGENT_RETRIEVAL_KEY."
             )
             refusal.status = answer.status_code
             raise refusal

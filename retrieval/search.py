@@ -95,7 +95,7 @@ class HybridRetriever:
             self._reading.close()
             raise
         self.settings = settings or manifest.settings.search
-        self._reranker = reranker
+        self.words, self._reranker = self.lexical.words, reranker
         self._cache: LRUCache[tuple[str, int, Filter], list[Hit]] = LRUCache(cache_size)
         self._passages: LRUCache[int, Passage] = LRUCache(4 * self.settings.num_candidates + cache_size)
         self._matching = lru_cache(maxsize=16)(self._store.matching)
@@ -145,7 +145,7 @@ class HybridRetriever:
 
     def replaced(self, query: str) -> dict[str, tuple[str, ...]]:
         """Words of a query that no passage has, and the near ones that are searched instead."""
-        return self.lexical.words.replaced(query) if self.settings.near_words else {}
+        return self.words.replaced(query) if self.settings.near_words else {}
 
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
         """See `Retriever.search`. Ties are broken by row, so equal calls give equal results."""
@@ -183,9 +183,7 @@ class HybridRetriever:
             fused = sorted(weighed, key=lambda item: (-item[1], item[0]))
         ranked = self._passages_of(fused, top_k)
         if settings.floor:
-            ranked = (
-                pair for pair in ranked if self.lexical.words.coverage(query, pair[0].indexed_text) >= settings.floor
-            )
+            ranked = (pair for pair in ranked if self.words.coverage(query, pair[0].indexed_text) >= settings.floor)
         return [Hit(*pair) for _, pair in zip(range(top_k), drop_duplicates(ranked, settings.collapse), strict=False)]
 
     def _passages_of(self, ranked: list[tuple[int, float]], size: int) -> Iterator[tuple[Passage, float]]:

@@ -87,7 +87,7 @@ def embedder(stub: Stub, *prefixes: str) -> EndpointEmbedder:
 def test_an_index_by_a_service_is_built_searched_and_verified(
     stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("MEDAGENT_API_KEY", "secret-key")
+    monkeypatch.setenv("MEDAGENT_RETRIEVAL_KEY", "secret-key")
     (tmp_path / "c.jsonl").write_text("\n".join(json.dumps(passage.to_json()) for passage in PASSAGES))
     folder, name = tmp_path / "index", f"openai|{stub.url}/v1/|demo|q: |p: "
     assert main(["index", "build", str(tmp_path / "c.jsonl"), "--out", str(folder), "--embedder", name]) == 0
@@ -164,13 +164,13 @@ def test_a_text_that_the_service_finds_too_long_is_named(stub: Stub) -> None:
 
 def test_wrong_addresses_and_refusals_are_told_before_any_work(stub: Stub) -> None:
     for url in ("localhost:8000", "http://user:key@host/v1", "http://host/v1?api-key=1", ""):
-        with pytest.raises(RetrievalError, match="MEDAGENT_API_KEY") as caught:
+        with pytest.raises(RetrievalError, match="MEDAGENT_RETRIEVAL_KEY") as caught:
             EndpointEmbedder(url, "demo")
         assert "user:key" not in str(caught.value)
     with pytest.raises(RetrievalError, match="status 404"):
         EndpointEmbedder(stub.url, "demo")
     stub.faults = [(401, {"error": "no key"}, {})]
-    with pytest.raises(RetrievalError, match=r"status 401.*MEDAGENT_API_KEY"):
+    with pytest.raises(RetrievalError, match=r"status 401.*MEDAGENT_RETRIEVAL_KEY"):
         embedder(stub)
     stub.faults = [(200, b"<html>", {})]
     with pytest.raises(RetrievalError, match="html"):

@@ -210,7 +210,7 @@ def test_lost_and_foreign_files_are_explained(tmp_path: Path) -> None:
     (out / "embeddings.f32").write_bytes(b"short")
     with pytest.raises(IndexMismatchError, match="5 bytes, wanted 10,240"):
         HybridRetriever(str(out)).search_where(["x"], top_k=1, where=Filter.of(["test"]))
-    for broken in ('{"format": 1}', "not json", '{"format": 2}'):
+    for broken in ('{"format": 1}', "not json", '{"format": 3}'):
         (out / "manifest.json").write_text(broken)
         with pytest.raises(IndexMismatchError, match=r"format 1 found|damaged"):
             Manifest.read(out)

@@ -44,7 +44,7 @@ def index_build(
         out: Folder of the index.
         embedder: "hashed-ngrams:DIM:MIN-MAX", "medcpt", the name or folder of a sentence-transformers model (with a
             "/"), "sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX", or "openai|URL|MODEL" for a service with
-            OpenAI's API of embeddings, whose key is read from MEDAGENT_API_KEY.
+            OpenAI's API of embeddings, whose key is read from MEDAGENT_RETRIEVAL_KEY.
         max_tokens: Longest passage, title included, in the embedder's tokens; 0 splits no document.
         overlap_tokens: How many tokens of a passage the next one may repeat.
         analyser: How words are compared. "medical" stems them and knows variants of spelling, "biomedical" stems
