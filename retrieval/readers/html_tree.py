@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 
+from cssselect import SelectorError
 from lxml import html
 from lxml.html import HtmlElement, defs
 
@@ -19,7 +21,6 @@ _STRUCK = re.compile(r"text-decoration[\w-]*\s*:[^;]*line-through", re.IGNORECAS
 _CONDITIONAL = re.compile(r"/\*.*?\*/|@[^{}]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", re.DOTALL)
 _RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
 _SHOWN = re.compile("display|visibility|text-decoration", re.IGNORECASE)
-_SELECTOR = re.compile(r"(?=.)([\w-]*)(?:([.#])([\w-]+))?")
 _WARNING = re.compile(r"warn|caution|alert|danger|important|callout|admonition|note|contraindic", re.IGNORECASE)
 _SILENT = {"template", "noscript", "script", "style", "annotation"}
 _MENUS = {"nav", "header", "footer", "aside", "form", "button", "select"}
@@ -54,16 +55,22 @@ def prepare(tree: HtmlElement, css: str = "") -> Counter[str]:
 
 
 def _apply_style(tree: HtmlElement, css: str) -> None:
-    """Write into elements what a style sheet says of them by simple selectors; rules for print alone do not count."""
-    rules: dict[tuple[str, ...], str] = {}
+    """Write into elements what a style sheet says of their being shown; rules for print alone do not count."""
+    styles: dict[HtmlElement, dict[str, str]] = defaultdict(dict)  # the last rule counts
     for selectors, said in _RULE.findall(_CONDITIONAL.sub("", css)):
-        if _SHOWN.search(said):
-            found = (_SELECTOR.fullmatch(each.strip()) for each in selectors.split(","))
-            rules |= {each.groups(""): said for each in found if each}
-    for node in tree.iter(html.etree.Element) if rules else ():
-        names = [("", ""), *((".", each) for each in node.get("class", "").split()), ("#", node.get("id"))]
-        keys = [(tag, *name) for tag in ("", node.tag) for name in names]
-        node.set("style", ";".join([node.get("style", ""), *(rules[key] for key in keys if key in rules)]))
+        for selector in selectors.split(",") if _SHOWN.search(said) else ():
+            with suppress(SelectorError):  # such as "p::before", which is no element
+                for node in tree.cssselect(selector):
+                    styles[node] |= _declared(said)
+    for node, of_rules in styles.items():
+        declared = of_rules | _declared(node.get("style", ""))
+        node.set("style", ";".join(map(":".join, declared.items())))
+
+
+def _declared(style: str) -> dict[str, str]:
+    """The properties that a style declares."""
+    parts = (each.partition(":") for each in style.split(";"))
+    return {name.strip().lower(): value for name, _, value in parts if value}
 
 
 def _leave_out(tree: HtmlElement) -> Counter[str]:

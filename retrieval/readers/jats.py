@@ -146,7 +146,7 @@ def abstracts_of(meta: Element) -> Iterator[Section]:
 
 def _sections(element: Element, meta: Element) -> tuple[Section, ...]:
     """Abstracts, then body and appendices, those with text."""
-    names = ("body", "floats-group", "back/app-group")
+    names = ("body", "floats-group", "back/app-group", "back/glossary")
     parts = [part for name in names if (part := element.find(name)) is not None]
     notes = Element("fn-group")  # and not those on conflicts of interest and the like, which have a type
     notes.extend([note for note in element.iterfind("back/fn-group/fn") if note.get("fn-type", "other") == "other"])

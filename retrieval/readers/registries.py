@@ -57,7 +57,7 @@ _TRIAL_SECTIONS = (
     ("Other outcomes", "outcomesModule.otherOutcomes", ""),
     ("Detailed description", "descriptionModule.detailedDescription", ""),
 )
-_ESCAPED = re.compile(r"\\([<>*_~#+.()\[\]-])")  # ClinicalTrials.gov writes Markdown
+_ESCAPED = re.compile(r"\\([^\w\s])")  # ClinicalTrials.gov writes Markdown
 
 
 def reader_of(row: Any) -> Callable[..., Item] | None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from xml.etree.ElementTree import Element
 
 from medagent.retrieval.bibliography import iso_date
-from medagent.retrieval.readers.marks import is_exponent
+from medagent.retrieval.readers.marks import is_exponent, superscript
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _GAPS = {"break", "td", "th"}
@@ -113,7 +113,12 @@ def _flat(element: Element, silent: Collection[str]) -> tuple[str, list[str]]:
             pieces.append(_MARK)
             return
         start, block = len(pieces), node.tag in _BLOCKS
-        exponent = node.tag == "sup" and is_exponent("".join(node.itertext()).strip(), last.rstrip())
+        raised, exponent = "".join(node.itertext()).strip() if node.tag == "sup" else "", False
+        if raised and not (node.tail or "")[:1].isupper():  # "131" of "131I" is neither mark nor exponent
+            exponent = is_exponent(raised, last.rstrip())
+            if not superscript(raised, last.rstrip()):
+                pieces.append(_MARK)
+                return
         pieces.append(_LINE if block else " " if node.tag in _GAPS else "^" if exponent else "")
         add(node.text)
         for child in node:

@@ -63,18 +63,20 @@ def test_what_style_sheets_strike_out_or_hide_is_left_out_and_warnings_stay(tmp_
     page = (
         "<html><head><title>T</title><style>span.old, #x { color: red; text-decoration: line-through }"
         "@media print { p { display: none } } .draft{display:none}"
-        "h1{display:none} h1{display:block} td.off{text-decoration:line-through}</style></head><body><main><h1>T</h1>"
+        "h1{display:none} h1{display:block} td.off, tr.old > td, .x p::before{text-decoration:line-through}"
+        "</style></head><body><main><h1>T</h1>"
         "<p>Adults are given <span class='a old'>50 mg</span> 5 mg once a day, and never <b id='x'>9 mg</b> 7 mg.</p>"
         "<aside class='warning'><p>Never give it with alcohol, because breathing stops.</p></aside>"
         "<table><tr><th>Age</th><th>Old</th><th>New</th></tr>"
-        "<tr><td>all</td><td class='off'>9</td><td>7</td></tr></table>"
+        "<tr><td>all</td><td class='off'>9</td><td>7</td></tr>"
+        "<tr class='old'><td>over 80</td><td>5</td><td>4</td></tr></table>"
         "<p class='draft'>Perhaps 6 mg.</p><p>At <math><msup><mn>10</mn><mn>9</mn></msup></math>/L it is stopped.</p>"
     )
     (document,), _ = read(tmp_path, "a.html", page)
     wanted = "Adults are given 5 mg once a day, and never 7 mg.\nNever give it with alcohol, because breathing stops.\n"
     wanted += "Age: all; New: 7\n"
     assert texts([document]) == [[("", f"{wanted}At 10^9/L it is stopped.")]]
-    assert left_out(tmp_path / "a.html") == ["3 struck-out texts, 1 hidden text"]
+    assert left_out(tmp_path / "a.html") == ["6 struck-out texts, 1 hidden text"]
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ TRIAL: dict[str, Any] = {
         },
         "outcomesModule": {"primaryOutcomes": [{"measure": "Pain", "timeFrame": "12 weeks"}]},
         "eligibilityModule": {
-            "eligibilityCriteria": "Inclusion:\n\n* Age \\>= 18, GFR \\< 60",
+            "eligibilityCriteria": "Inclusion:\n\n* Age \\>= 18, at 10\\^9/L, GFR \\< 60",
             "minimumAge": "18 Years",
         },
     },
@@ -196,7 +196,7 @@ def test_a_trial_with_results(tmp_path: Path) -> None:
             ("Conditions", "Gout, Pain"),
             ("Arms", "label: High; description: 5 mg daily"),
             ("Interventions", "type: DRUG; name: Demoxetine; arm group labels: High, Low"),
-            ("Eligibility criteria", "Inclusion:\n\n* Age >= 18, GFR < 60"),
+            ("Eligibility criteria", "Inclusion:\n\n* Age >= 18, at 10^9/L, GFR < 60"),
             ("Eligibility", "minimum age: 18 Years"),
             ("Primary outcomes", "measure: Pain; time frame: 12 weeks"),
             ("Detailed description", "For long."),
