@@ -23,7 +23,7 @@ _COMMONMARK.validateLink = lambda url: True  # type: ignore[method-assign]  # pi
 
 
 def read_markdown(file: OpenFile) -> Iterator[Item]:
-    """One document: front matter or a first top-level heading is its title; `date` and `author` are of front matter."""
+    """One document, titled by its front matter, which may tell date and author, or by a first top-level heading."""
     text, front = file.text(), {}
     if found := _FRONT.match(text):
         try:
@@ -37,4 +37,6 @@ def read_markdown(file: OpenFile) -> Iterator[Item]:
     left_out = prepare(tree)
     tag, line = next(lines_of(tree), ("", ""))
     title = str(front.get("title") or (line if tag == "h1" else ""))
-    yield from document_of(file.name, title, [tree], left_out, Bibliography.of_row(front))
+    yield from document_of(
+        file.name, title, [tree], left_out, Bibliography.of_row({"date": front.get("year"), **front})
+    )

@@ -18,12 +18,20 @@ from medagent.retrieval.readers.years import BEGINS, YEAR, printed_year
 
 _XMP = re.compile(rb"prism:(?:publicationDate|coverDate)(?:>|\s*=\s*[\"'])\s*((?:1[89]|20)\d\d)(?!\d)")
 _COPYRIGHT = rf"{BEGINS}(?:(?:copyright\s*)?(?:©|\(c\))|copyright)\s*{YEAR}(?!\s*[-–,])"
+# A line at the edge of a page that cites the page itself: "J Demo 2022;14:33-34", "Volume 3, 2013".
+_CITED = (
+    rf"^(?!\W*\d)[^\n;:]{{3,60}}?\s{YEAR};\s*\d+(?:\s*\([\w–-]+\))?:\s*[\w–-]+\.?$",
+    rf"\bvol(?:ume|\.)?\s*\d+\W{{1,4}}(?:(?:issue|no\.?|number)\s*\d+\W{{1,4}})?{YEAR}",
+)
+EDGE_LINES = 3  # at the top and the foot of a page
 
 
 def year_of(file: bytes, first_page: str) -> int | None:
     """The year of publication by the file's PRISM metadata, or as its first page states it; None where two differ."""
     stated = _XMP.findall(file)[-1:]
-    return int(stated[0]) if stated else printed_year(first_page, _COPYRIGHT)
+    lines = first_page.strip().split("\n")
+    edges = "\n".join(lines[:EDGE_LINES] + lines[EDGE_LINES:][-EDGE_LINES:])
+    return int(stated[0]) if stated else printed_year(first_page, _COPYRIGHT) or printed_year(edges, *_CITED)
 
 
 def bookmarks_of(document: pypdfium2.PdfDocument) -> dict[int, list[str]]:

@@ -18,7 +18,7 @@ BEGINS = r"(?:^|[|;.•·]|(?<=\d\d\d\d)\s)\s*"
 # Statements of publication, the surest first. "Published in 2015, the trial ..." is none.
 _PRINTED = (
     rf"{BEGINS}(?:first\s+)?(?:published(?:\s+online)?|publication date|date of (?:publication|issue)|issued"
-    rf"|issue date)(?::\s*|\s+(?:on\s+|in\s+)?){_DATE}(?=\s*(?:$|[.;|)•·]\D))",
+    rf"|issue date)(?::\s*|\s+(?:on\s+|in\s+)?){_DATE}(?=\s*(?:$|[.;|)•·]\D|by\b))",
     rf"{BEGINS}(?:version|edition|v\.?)\s*\d+(?:\.\d+)*(?:\s*[,;:(|–-]\s*|\s+(?:of\s+)?)(?:date:\s*)?{_DATE}",
 )
 _METADATA = re.compile(

@@ -305,6 +305,10 @@ def test_bookmarks_name_the_sections_before_headings_do(tmp_path: Path) -> None:
         ("© 2015-2019 County hospital", None),
         ("Based on the guideline of 2014", None),
         ("Version 2, May 2018. Version 3, May 2020", None),
+        ("Issued 7 June 2024 by the intensive care pharmacy.", 2024),
+        ("J Demo Oncol 2022;14:33–34", 2022),
+        ("Annals of Examples • Volume 3 • 2013 • pages 101–103", 2013),
+        ("3. Muster A. J Demo Oncol 2015;10:1–9.", None),
     ],
 )
 def test_a_year_is_what_the_first_page_states_as_publication(tmp_path: Path, printed: str, wanted: int | None) -> None:
