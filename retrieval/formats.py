@@ -34,14 +34,14 @@ FORMATS = (
     FileFormat(
         (".json",),
         "rows.read_json_array",
-        ("JSON arrays",),
-        "the same, row by row; records of Europe PMC, ClinicalTrials.gov, openFDA, medRxiv and BioC as they are",
+        ("JSON arrays", "Europe PMC", "ClinicalTrials.gov", "openFDA", "medRxiv"),
+        "the same, row by row; records of these sources, and of BioC, as they are",
         2,
     ),
     FileFormat(
         (".csv", ".tsv"),
         "tables.read_table",
-        ("CSV", "TSV"),
+        ("CSV", "TSV", "Retraction Watch"),
         "the same, by the column names of PubMed, Scopus and Web of Science; Retraction Watch's list keeps "
         "retracted documents out",
         2,
@@ -49,7 +49,7 @@ FORMATS = (
     FileFormat(
         (".xml", ".nxml"),
         "xml.read_xml",
-        ("PubMed XML", "JATS", "BITS", "OAI-PMH", "SPL", "TEI", "BioC"),
+        ("PubMed XML", "JATS", "BITS", "OAI-PMH", "DailyMed SPL", "GROBID TEI", "BioC"),
         "an article is a document, `pmid:...`: abstracts, translations, sections, notes, tables row by row; DailyMed's "
         "labels (SPL) are `setid:...`, their boxed warning first",
         2,
@@ -58,7 +58,7 @@ FORMATS = (
     FileFormat((".ris",), "references.read_ris", ("RIS",), "a record with an abstract is a document"),
     FileFormat((".bib",), "references.read_bibtex", ("BibTeX",), "the same"),
     FileFormat(
-        (".html", ".htm"),
+        (".html", ".htm", ".xhtml"),
         "pages.read_html",
         ("HTML",),
         "the main text, by headings, tables row by row, without menus, banners, hidden and struck-out text",
