@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,7 @@ class FileFormat:
     than before, so that `sync` and `add` read files again that did not change themselves.
     """
 
+    holds: Literal["rows", "articles", "documents"]
     suffixes: tuple[str, ...]
     reader: str
     names: tuple[str, ...]
@@ -23,6 +25,7 @@ class FileFormat:
 
 FORMATS = (
     FileFormat(
+        "rows",
         (".jsonl", ".ndjson"),
         "rows.read_json_lines",
         ("JSON lines",),
@@ -32,6 +35,7 @@ FORMATS = (
         2,
     ),
     FileFormat(
+        "rows",
         (".json",),
         "rows.read_json_array",
         ("JSON arrays", "Europe PMC", "ClinicalTrials.gov", "openFDA", "medRxiv"),
@@ -39,6 +43,7 @@ FORMATS = (
         2,
     ),
     FileFormat(
+        "rows",
         (".csv", ".tsv"),
         "tables.read_table",
         ("CSV", "TSV", "Retraction Watch"),
@@ -47,6 +52,7 @@ FORMATS = (
         2,
     ),
     FileFormat(
+        "articles",
         (".xml", ".nxml"),
         "xml.read_xml",
         ("PubMed XML", "JATS", "BITS", "OAI-PMH", "DailyMed SPL", "GROBID TEI", "BioC"),
@@ -54,10 +60,11 @@ FORMATS = (
         "labels (SPL) are `setid:...`, their boxed warning first",
         2,
     ),
-    FileFormat((".nbib",), "references.read_medline_text", ("NBIB",), "a record is a document, `pmid:...`"),
-    FileFormat((".ris",), "references.read_ris", ("RIS",), "a record with an abstract is a document"),
-    FileFormat((".bib",), "references.read_bibtex", ("BibTeX",), "the same"),
+    FileFormat("articles", (".nbib",), "references.read_medline_text", ("NBIB",), "a record is a document, `pmid:...`"),
+    FileFormat("articles", (".ris",), "references.read_ris", ("RIS",), "a record with an abstract is a document"),
+    FileFormat("articles", (".bib",), "references.read_bibtex", ("BibTeX",), "the same"),
     FileFormat(
+        "documents",
         (".html", ".htm", ".xhtml"),
         "pages.read_html",
         ("HTML",),
@@ -65,6 +72,7 @@ FORMATS = (
         3,
     ),
     FileFormat(
+        "documents",
         (".docx", ".docm"),
         "word.read_word",
         ("Word",),
@@ -72,14 +80,24 @@ FORMATS = (
         3,
     ),
     FileFormat(
+        "documents",
         (".xlsx", ".xlsm"),
         "office.read_xlsx",
         ("Excel",),
         "a sheet is a section, tables row by row, numbers as shown; with a column `text` or `abstract` as CSV",
     ),
-    FileFormat((".pptx",), "office.read_pptx", ("PowerPoint",), "a slide is a section: shapes in order, tables, notes"),
-    FileFormat((".epub",), "epub.read_epub", ("EPUB",), "a book is a document, by the headings of its chapters"),
     FileFormat(
+        "documents",
+        (".pptx",),
+        "office.read_pptx",
+        ("PowerPoint",),
+        "a slide is a section: shapes in order, tables, notes",
+    ),
+    FileFormat(
+        "documents", (".epub",), "epub.read_epub", ("EPUB",), "a book is a document, by the headings of its chapters"
+    ),
+    FileFormat(
+        "documents",
         (".md", ".markdown"),
         "markdown.read_markdown",
         ("Markdown",),
@@ -87,6 +105,7 @@ FORMATS = (
         2,
     ),
     FileFormat(
+        "documents",
         (".pdf",),
         "pdf.read_pdf",
         ("PDF",),
@@ -94,7 +113,9 @@ FORMATS = (
         "need text recognition (`--ocr`)",
         3,
     ),
-    FileFormat((".txt",), "text.read_text", ("text",), "a file is a document; PubMed's export has one per record"),
+    FileFormat(
+        "documents", (".txt",), "text.read_text", ("text",), "a file is a document; PubMed's export has one per record"
+    ),
 )
 READERS = {suffix: each for each in FORMATS for suffix in each.suffixes}
 WANTED = f"wanted {', '.join(READERS)} (or these with .gz)"

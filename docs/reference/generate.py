@@ -32,7 +32,7 @@ from docs.reference.metric_words import METRICS
 from docs.reference.words import WORDS
 from medagent.cli.commands.train import CONFIGURED
 from medagent.cli.main import COMMANDS
-from medagent.retrieval.formats import FORMATS, NAMES
+from medagent.retrieval.formats import FORMATS
 from medagent.training.agent_data import AgentData
 from medagent.training.data import RolloutData
 from medagent.training.sft.supervised import SupervisedData
@@ -159,7 +159,10 @@ def with_formats(name: str) -> str:
     """A page of the documentation that names the formats between two marks."""
     begin, end = "<!-- formats, by make reference -->\n", "\n<!-- end of formats -->"
     before, _, rest = (HERE.parent / name).read_text(encoding="utf-8").partition(begin)
-    named = textwrap.fill(f"Give a file or a folder of {', '.join(NAMES[:-1])} or {NAMES[-1]}.", 100)
+    kinds = dict.fromkeys(each.holds for each in FORMATS)
+    of_kind = {kind: [name for each in FORMATS if each.holds == kind for name in each.names] for kind in kinds}
+    named = " ".join(f"{kind.capitalize()}: {', '.join(names)}." for kind, names in of_kind.items())
+    named = textwrap.fill(f"Give a file or a folder. {named}", 100)
     return f"{before}{begin}{named}{end}{rest.partition(end)[2]}"
 
 
