@@ -244,26 +244,18 @@ def spread(rows: Sequence[Sequence[tuple[str, str | None, str | None]]]) -> list
     A cell over some of the columns stands in each of them. One over all columns is a heading, and stands in the first.
     """
     width = max((sum(_span(columns) for _, columns, _ in row) for row in rows), default=0)
-    found: list[list[str]] = []
-    open_: dict[int, tuple[int, str]] = {}  # by column: rows still to fill, and with what
-    for row in rows:
-        texts: list[str] = []
-        waiting = list(reversed(row))
-        while waiting or len(texts) in open_:
-            if len(texts) in open_:
-                left, text = open_.pop(len(texts))
-                columns, down = 1, left
-            else:
-                text, across, below = waiting.pop()
-                columns, down = _span(across), _span(below)
-            for at in range(columns):
-                shown = text if not at or columns < width else ""
-                if down > 1:
-                    open_[len(texts)] = (down - 1, shown)
-                texts.append(shown)
-        found.append(texts)
-    width = max(map(len, found), default=0)
-    return [texts + [""] * (width - len(texts)) for texts in found]
+    filled: dict[tuple[int, int], str] = {}
+    for at, row in enumerate(rows):
+        column = 0
+        for text, columns, below in row:
+            while (at, column) in filled:
+                column += 1
+            places = [(at + down, column + right) for down in range(_span(below)) for right in range(_span(columns))]
+            for place in places:
+                filled[place] = text if place[1] == column or _span(columns) < width else ""
+            column += _span(columns)
+    width = max((column + 1 for _, column in filled), default=0)
+    return [[filled.get((at, column), "") for column in range(width)] for at in range(len(rows))]
 
 
 def _span(value: str | None) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from contextlib import suppress
 
 from cssselect import SelectorError
@@ -85,17 +84,14 @@ def _leave_out(tree: HtmlElement) -> Counter[str]:
             words = node.text_content()
             if len(words) >= most and not (silent or struck):
                 continue
-            if (struck or hidden) and not silent and re.search(r"\w", words) and not _in_menu(node):
+            in_menu = node.tag in _MENUS or any(node.iterancestors(*_MENUS))
+            if (struck or hidden) and not silent and re.search(r"\w", words) and not in_menu:
                 left_out["struck-out text" if struck else "hidden text"] += 1
             if struck and node.tag in ("td", "th"):  # the others of its row stay in their columns
                 node[:], node.text = [], None
             else:
                 node.drop_tree()
     return left_out
-
-
-def _in_menu(node: HtmlElement) -> bool:
-    return any(each.tag in _MENUS for each in (node, *node.iterancestors()))
 
 
 def _drop(node: HtmlElement) -> None:
@@ -132,15 +128,12 @@ def _text_before(node: HtmlElement) -> str:
 
 def _as_paragraph(caption: HtmlElement) -> None:
     """A figure's caption in place of the figure; a table in it stays."""
-    figure = next((above for above in caption.iterancestors("figure")), None)
-    text = " ".join(caption.text_content().split())
-    if figure is None or figure.getparent() is None or not text:
-        return
-    if figure.find(".//table") is not None:
+    figure = next(caption.iterancestors("figure"), None)
+    if figure is not None and figure.getparent() is not None:
         caption.tag = "p"
+        for picture in figure.findall(".//img"):
+            picture.drop_tree()
         figure.drop_tag()
-        return
-    figure.getparent().replace(figure, _paragraph(text, figure.tail))
 
 
 def _paragraph(text: str, tail: str | None = None) -> HtmlElement:
@@ -194,33 +187,23 @@ def _is_bold(row: HtmlElement) -> bool:
 
 def _plain_list(terms: HtmlElement) -> None:
     """A list of terms as a list of "term: what it means"."""
-    items = list(_definitions(terms))
-    if not items or terms.find(".//table") is not None:
+    items, last = [""], "dd"
+    if terms.find(".//table") is not None:
         return
-    for child in list(terms):
-        terms.remove(child)
-    terms.tag, terms.text = "ul", None
-    for text in items:
-        html.etree.SubElement(terms, "li").text = text
+    for node in terms.iter("dt", "dd"):
+        # Without the terms in it: one that was not closed holds the next.
+        own = node.xpath("descendant::text()[count(ancestor::dt | ancestor::dd) = $depth]", depth=_depth(node))
+        text = " ".join("".join(own).split())
+        if node.tag == "dt" and last == "dd":
+            items.append(text)
+        else:
+            items[-1] += (", " if node.tag == "dt" else ": " if last == "dt" else " ") + text
+        last = node.tag
+    if any(items):
+        terms[:], terms.tag, terms.text = [], "ul", None
+        for text in filter(None, items):
+            html.etree.SubElement(terms, "li").text = text.strip()
 
 
-def _definitions(terms: HtmlElement) -> Iterator[str]:
-    names: list[str] = []
-    meanings: list[str] = []
-    for node in [*terms.iter("dt", "dd"), None]:
-        if (node is None or node.tag == "dt") and meanings:
-            yield f"{', '.join(names)}: {' '.join(meanings)}" if names else " ".join(meanings)
-            names, meanings = [], []
-        if node is not None:
-            (names if node.tag == "dt" else meanings).append(" ".join("".join(_own_text(node)).split()))
-    if names:
-        yield ", ".join(names)
-
-
-def _own_text(node: HtmlElement) -> Iterator[str]:
-    """The text of a term without the terms in it: one that was not closed holds the next."""
-    yield str(node.text or "")
-    for child in node:
-        if child.tag not in ("dt", "dd"):
-            yield from _own_text(child) if isinstance(child.tag, str) else ()
-        yield str(child.tail or "")
+def _depth(node: HtmlElement) -> int:
+    return 1 + sum(1 for _ in node.iterancestors("dt", "dd"))
