@@ -59,10 +59,7 @@ _BEFORE_GRADE = re.compile(  # a grade in a sentence of its own belongs to the s
     r"\.\s+(?=[(\[](?:[12][A-D]|[Ll]evel)\b|"
     r"[(\[]?(?i:grade|recommendation grade|level of evidence|class|strong|weak|conditional)\b)"
 )
-_HINTS = (
-    *("recommendation", "evidence", "grade", "loe", "(level", "[level", ", level", "; level"),
-    *(number + letter + mark for number in "12" for letter in "abcd" for mark in ")]"),
-)
+_HINT = re.compile(r"recommendation|evidence|grade|loe|(?:[(\[]|[,;] )level|[12][a-d][)\]]", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\d(\[])|\n")
 _ROW = re.compile(r"([^:;]{1,60}): [^;]*; [^:;]{1,60}: ")
 
@@ -73,8 +70,7 @@ def kind_and_grade(section_kind: str, heading: str, text: str, *, rows: bool) ->
     if section_kind == "boxed warning" or any(map(_BOXED.match, headings)):
         return "boxed warning", ""
     kind = "table" if rows or section_kind == "table" else NARRATIVE
-    said = f"{heading}: {text}".lower()
-    if not any(word in said for word in _HINTS):  # most passages; the rules take their time
+    if not _HINT.search(f"{heading}: {text}"):  # most passages; the rules take their time
         return kind, ""
     grades = [_said(found) for found in _PLAIN_GRADE.finditer(f"{headings[-1]}: {text}")]
     expected = any(map(_HEADING.match, headings)) and not any(map(_ABOUT.search, headings))

@@ -175,14 +175,9 @@ def is_retracted(title: str) -> bool:
     return bool(_RETRACTED.search(title))
 
 
-def is_notice(title: str) -> bool:
-    """Whether a title is that of a retraction's notice."""
-    return bool(_NOTICE.search(title))
-
-
 def retraction_in_title(title: str) -> str:
     """Why an article with this title is left out; empty where its title says nothing."""
-    if is_notice(title):
+    if _NOTICE.search(title):
         return "is the notice of a retraction"
     return "is a retracted article" if is_retracted(title) else ""
 

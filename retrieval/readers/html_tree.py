@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from contextlib import suppress
 
 from cssselect import SelectorError
-from lxml import html
+from lxml import etree
 from lxml.html import HtmlElement, defs
 
 from medagent.retrieval.readers.base import has_header, named_lines, spread
@@ -43,8 +43,12 @@ def prepare(tree: HtmlElement, css: str = "") -> Counter[str]:
             formula[0].tail = "^" if formula.tag == "msup" else "/"
     for mark in list(tree.iter("sup", "sub")):
         _set_in_line(mark)
-    for figure in list(tree.iter("figcaption")):
-        _as_paragraph(figure)
+    for caption in list(tree.iter("figcaption")):
+        figure = next(caption.iterancestors("figure"), tree)
+        if figure is not tree:  # its caption takes its place, and a table in it stays
+            caption.tag = "p"
+            etree.strip_elements(figure, "img", with_tail=False)
+            figure.drop_tag()
     whole = tree.tag == "html"  # tables around tables lay out pages
     for table in [each for each in tree.iter("table") if not whole or each.find(".//table") is None][::-1]:
         _table_as_lines(table)
@@ -76,7 +80,7 @@ def _leave_out(tree: HtmlElement) -> Counter[str]:
     """Drop what nobody sees, but for what holds most of a page: that is shown once its scripts run."""
     left_out: Counter[str] = Counter()
     most = len(tree.text_content()) / 2 if tree.tag == "html" else math.inf
-    for node in [each for each in tree.iter(html.etree.Element) if each is not tree]:
+    for node in [each for each in tree.iter(etree.Element) if each is not tree]:
         style, silent = node.get("style", ""), node.tag in _SILENT
         struck = node.tag in ("del", "s", "strike") or _STRUCK.search(style)
         hidden = node.get("hidden") is not None or _HIDDEN.search(style)
@@ -94,25 +98,21 @@ def _leave_out(tree: HtmlElement) -> Counter[str]:
     return left_out
 
 
-def _drop(node: HtmlElement) -> None:
-    if node.getparent() is not None:
-        node.drop_tree()
-
-
 def _set_in_line(node: HtmlElement) -> None:
     """Raised and lowered text as PDFs' are read: marks of references go, exponents get a circumflex."""
-    text = " ".join(node.text_content().split())
+    text = _text(node)
+    if node.getparent() is None:
+        return
     if node.tag == "sup":
         linked = node.find(".//a") is not None and _LINKED.fullmatch(text)
         isotope = text.isdigit() and (node.tail or "")[:1].isupper()  # "131" of "131I"
         added = text if isotope else "" if linked else superscript(text, _text_before(node).rstrip())
         if not added:
-            _drop(node)
+            node.drop_tree()
             return
         if added != text:
             node.text = f"^{node.text or ''}"
-    if node.getparent() is not None:
-        node.drop_tag()
+    node.drop_tag()
 
 
 def _text_before(node: HtmlElement) -> str:
@@ -126,33 +126,13 @@ def _text_before(node: HtmlElement) -> str:
     return _text_before(above)
 
 
-def _as_paragraph(caption: HtmlElement) -> None:
-    """A figure's caption in place of the figure; a table in it stays."""
-    figure = next(caption.iterancestors("figure"), None)
-    if figure is not None and figure.getparent() is not None:
-        caption.tag = "p"
-        for picture in figure.findall(".//img"):
-            picture.drop_tree()
-        figure.drop_tag()
-
-
-def _paragraph(text: str, tail: str | None = None) -> HtmlElement:
-    made = html.Element("p")
-    made.text, made.tail = text, tail
-    return made
-
-
 def _table_as_lines(table: HtmlElement) -> None:
     """A line per row in place of a table, after its caption; tables that lay out a page stay."""
     if table.get("role") == "presentation" or next(table.iter("h1", "h2", "h3", "h4", "form"), None) is not None:
         return
-    order = ("thead", "tbody", "tfoot")  # in which they are shown
-    rows = sorted(
-        table.iter("tr"), key=lambda row: order.index(row.getparent().tag) if row.getparent().tag in order else 1
-    )
-    cells = spread(
-        [[(_text(cell), cell.get("colspan"), cell.get("rowspan")) for cell in cells_of(row)] for row in rows]
-    )
+    rows = sorted(table.iter("tr"), key=lambda row: {"thead": 0, "tfoot": 2}.get(row.getparent().tag, 1))  # as shown
+    spans = ([(_text(cell), cell.get("colspan"), cell.get("rowspan")) for cell in cells_of(row)] for row in rows)
+    cells = spread([*spans])
     if len(cells) < 2 or len(cells[0]) < 2:
         return
     begun = next((at for at, row in enumerate(rows[:-1]) if not _is_head(row)), len(rows) - 1)
@@ -162,7 +142,9 @@ def _table_as_lines(table: HtmlElement) -> None:
     tail = table.tail
     table.clear()
     table.tag, table.tail = "div", tail
-    table.extend(_paragraph(line, " ") for line in lines)
+    for line in lines:
+        made = etree.SubElement(table, "p")
+        made.text, made.tail = line, " "
 
 
 def _text(node: HtmlElement) -> str:
@@ -175,13 +157,12 @@ def cells_of(row: HtmlElement) -> list[HtmlElement]:
 
 
 def _is_head(row: HtmlElement) -> bool:
-    filled = [cell for cell in cells_of(row) if _text(cell)]
-    named = len(filled) > 1 and all(cell.tag == "th" for cell in filled)
-    return named or (row.getparent() is not None and row.getparent().tag == "thead")
+    filled = [cell.tag for cell in cells_of(row) if _text(cell)]
+    return (len(filled) > 1 and {*filled} == {"th"}) or row.getparent().tag == "thead"
 
 
 def _is_bold(row: HtmlElement) -> bool:
-    cells = [cell for cell in row if cell.text_content().strip()] if len(row) else []
+    cells = [cell for cell in cells_of(row) if _text(cell)]
     return bool(cells) and all(next(cell.iter("b", "strong"), None) is not None for cell in cells)
 
 
@@ -202,7 +183,7 @@ def _plain_list(terms: HtmlElement) -> None:
     if any(items):
         terms[:], terms.tag, terms.text = [], "ul", None
         for text in filter(None, items):
-            html.etree.SubElement(terms, "li").text = text.strip()
+            etree.SubElement(terms, "li").text = text.strip()
 
 
 def _depth(node: HtmlElement) -> int:

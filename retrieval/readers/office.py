@@ -33,15 +33,10 @@ _OLE = b"\xd0\xcf\x11\xe0"  # begins encrypted files, and those of before 2007
 _CHOICES = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 _FOOTERS = (PP_PLACEHOLDER.DATE, PP_PLACEHOLDER.FOOTER, PP_PLACEHOLDER.HEADER, PP_PLACEHOLDER.SLIDE_NUMBER)
 _SAME_LINE = 228_600  # EMU, a quarter of an inch: shapes whose tops are as near stand side by side
-# What openpyxl does not read; text that is empty is the stored value of some formulas.
+# What openpyxl does not read, and formulas without a stored value; that of type "str" is an empty text.
 _UNREAD = {
-    "shape": re.compile(rb"<xdr:sp[ >]"),
-    "picture": re.compile(rb"<xdr:pic[ >]"),
-    "chart": re.compile(rb"<c:chart[ >]"),
-    "formula": re.compile(
-        rb'<(?:\w+:)?c (?![^>]*t="str")[^>]*>\s*<(?:\w+:)?f(?:\s[^>]*)?(?:/>|>[^<]*</(?:\w+:)?f>)'
-        rb"\s*(?:<(?:\w+:)?v\s*/>|<(?:\w+:)?v></(?:\w+:)?v>)?\s*</"
-    ),
+    "drawing": rb"<(?:sp|pic|chart)[ >]",
+    "formula": rb'<c (?![^>]*t="str")[^>]*>\s*<f(?:\s[^>]*)?(?:/>|>[^<]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>',
 }
 # Parts of a number format: digits, text, a currency, a colour or filling, other signs.
 _FORMAT = re.compile(
@@ -105,8 +100,8 @@ def _workbook(raw: bytes, name: str) -> Iterator[Item]:
             sections.append(Section(sheet.title, "\n".join(_sheet_lines(rows)), kind="table"))
     with base.open_zip(raw) as archive:
         for part in filter(re.compile(r"xl/(drawings|worksheets)/\w+\.xml$").match, archive.namelist()):
-            content = archive.read(part)
-            counts.update({what: len(mark.findall(content)) for what, mark in _UNREAD.items()})
+            content = re.sub(rb"(</?)\w+:", rb"\1", archive.read(part))
+            counts.update({what: len(re.findall(mark, content)) for what, mark in _UNREAD.items()})
     if sections or not rows_read:
         title = _title(name, book.properties.title)
         yield base.usable(Document(title, tuple(sections), name, name=name), name, "has no text")
@@ -127,12 +122,9 @@ def _rows(sheet: Any, counts: Counter[str]) -> Iterator[_Row]:
     """The rows that are shown and not empty, merged cells filled; a cell over the whole row stands once."""
     block = last = 0
     width = max((place[1] for place, cell in sheet._cells.items() if cell.value is not None), default=0)
-    merged = {
-        (row, column): (area.min_row, area.min_col)
-        for area in sheet.merged_cells.ranges
-        for row in range(area.min_row, min(area.max_row, sheet.max_row) + 1)
-        for column in range(area.min_col, min(area.max_col, width) + 1)
-    }
+    for area in sheet.merged_cells.ranges:  # openpyxl keeps empty cells in place of the others
+        first = sheet._cells[area.min_row, area.min_col]
+        sheet._cells.update({place: first for place in area.cells if place in sheet._cells and place[1] <= width})
     columns = [each for each in sheet.column_dimensions.values() if each.hidden or each.width == 0]
     hidden = {column for each in columns for column in range(each.min, min(each.max, width) + 1)}
     unseen = {number for number, each in sheet.row_dimensions.items() if each.hidden or each.height == 0}
@@ -140,22 +132,23 @@ def _rows(sheet: Any, counts: Counter[str]) -> Iterator[_Row]:
     missed = set[tuple[str, int]]()
     # Only cells that exist: a stray one in the last row makes no million of rows.
     for number, places in groupby(sorted(sheet._cells), key=lambda place: place[0]):
-        found = dict[int, tuple[str, tuple[int, int]]]()
+        texts, shown = [""] * width, Counter[Any]()
         for place in places:
-            origin, gone = merged.get(place, place), number in unseen or place[1] in hidden
-            text = _cell_text(sheet.cell(*origin), Counter() if gone or origin != place else counts)
+            cell, gone = sheet._cells[place], number in unseen or place[1] in hidden
+            again = gone or place != (cell.row, cell.column)
+            text = _cell_text(cell, Counter() if again else counts)
             if text and gone:
                 missed.add(("hidden row", number) if number in unseen else ("hidden column", place[1]))
             elif text:
-                found[place[1]] = text, origin
-        if found:
+                texts[place[1] - 1] = text
+                shown[cell] += 1
+        if shown:
             block += number > last + 1
-            origins = Counter(origin for _, origin in found.values())
-            kept = dict([*found.items()][: 1 if len(origins) == 1 else None])
-            bold = number in heads or all(sheet.cell(*origin).font.b for origin in origins)
-            cells = [kept[column][0] if column in kept else "" for column in range(1, width + 1)]
-            yield _Row(number, block, cells, len(kept), bold, len(origins) > 1 and max(origins.values()) > 1)
-        last = number if found or number in unseen else last
+            if len(shown) == 1:
+                texts = [text if text not in texts[:at] else "" for at, text in enumerate(texts)]
+            bold = number in heads or all(cell.font.b for cell in shown)
+            yield _Row(number, block, texts, sum(map(bool, texts)), bold, len(shown) > 1 and max(shown.values()) > 1)
+        last = number if shown or number in unseen else last
     counts.update(what for what, _ in missed)
 
 
@@ -242,7 +235,7 @@ def _presentation(raw: bytes, name: str) -> Iterator[Item]:
                 both.addprevious(shape)
             both.getparent().remove(both)
         first = slide.shapes.title
-        title = " ".join(_runs(first._element)) if first is not None else ""
+        title = re.sub("</?p>", " ", _paragraphs(first._element)) if first is not None else ""
         titles.append(plain_text(title))
         others = [shape for shape in slide.shapes if first is None or shape.shape_id != first.shape_id]
         text = "".join(_shape(shape, counts) for shape in _in_order(others))
@@ -281,30 +274,25 @@ def _shape(shape: Any, counts: Counter[str]) -> str:
 
 
 def _paragraphs(element: Any) -> str:
-    return "".join(f"<p>{runs}</p>" for runs in _runs(element))
-
-
-def _runs(element: Any) -> Iterator[str]:
-    """The runs of each paragraph below an element."""
+    """The paragraphs below an element in HTML."""
+    text = ""
     for paragraph in element.iter(qn("a:p")):
-        runs = ""
+        text += "<p>"
         for run in paragraph:
             form = run.find(qn("a:rPr"))
             form = {} if form is None else form
             struck, baseline = form.get("strike", "noStrike") != "noStrike", form.get("baseline", "0").rstrip("%")
             said = " " if run.tag == qn("a:br") else run.xpath("string()")
-            runs += _run(said, struck=struck, raised=float(baseline) > 0)
-        yield runs
+            text += _run(said, struck=struck, raised=float(baseline) > 0)
+        text += "</p>"
+    return text
 
 
 def _table(table: Any) -> str:
     rows = ""
     for at, row in enumerate(table.rows):
         tag = "th" if table.first_row and not at else "td"
-        cells = (
-            f"<{tag} colspan={cell.span_width} rowspan={cell.span_height}>{_paragraphs(cell._tc)}</{tag}>"
-            for cell in row.cells
-            if not cell.is_spanned
-        )
-        rows += f"<tr>{''.join(cells)}</tr>"
+        rows += "<tr>"
+        for cell in (cell for cell in row.cells if not cell.is_spanned):
+            rows += f"<{tag} colspan={cell.span_width} rowspan={cell.span_height}>{_paragraphs(cell._tc)}</{tag}>"
     return f"<table>{rows}</table>"
