@@ -115,8 +115,8 @@ class OpenFile:
         except UNREADABLE as error:
             raise UnusableFileError(f"cannot be read ({error})") from error
         if len(raw) > MAX_FILE_BYTES:
-            limit = f"is longer than {MAX_FILE_BYTES >> 20} MiB as one document"
-            raise UnusableFileError(f"{limit}; cut it into several files")
+            limit = MAX_FILE_BYTES >> 20
+            raise UnusableFileError(f"is longer than {limit} MiB as one document; cut it into several files")
         return raw
 
     def text(self, *, declared: re.Pattern[bytes] | None = None) -> str:

@@ -40,10 +40,8 @@ def read_epub(file: OpenFile) -> Iterator[Item]:
     for page in pages:
         left_out += prepare(page, css)
     dated = "local-name()='date' and not(@*[local-name()='event'] != 'publication')"
-    title, language, date = (
-        package.xpath(f"normalize-space(//*[{each}])")
-        for each in ("local-name()='title'", "local-name()='language'", dated)
-    )
+    parts = ("local-name()='title'", "local-name()='language'", dated)
+    title, language, date = (package.xpath(f"normalize-space(//*[{each}])") for each in parts)
     authors = tuple(" ".join(each.split()) for each in package.xpath("//*[local-name()='creator']/text()"))
     about = Bibliography(authors=authors, language=language, date=iso_date(date))
     yield from document_of(file.name, title, pages, left_out, about)

@@ -9,7 +9,7 @@ from html import escape, unescape
 from html.entities import html5
 
 from lxml import etree, html
-from lxml.html import defs
+from lxml.html import HtmlElement, defs
 
 from medagent.retrieval.bibliography import Bibliography, year_in
 from medagent.retrieval.chunking import Document, Section
@@ -45,12 +45,7 @@ def sections_of(tree: etree._Element, title: str = "") -> tuple[Section, ...]:
 
 
 def document_of(
-    name: str,
-    title: str,
-    trees: Iterable[etree._Element],
-    left_out: Counter[str],
-    about: Bibliography,
-    source: str = "",
+    name: str, title: str, trees: Iterable[HtmlElement], left_out: Counter[str], about: Bibliography, source: str = ""
 ) -> Iterator[Item]:
     """The document of a file's trees, with the year that is in `about` or printed, and what was left out."""
     title = title or title_from_name(name)

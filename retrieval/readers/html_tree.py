@@ -173,7 +173,8 @@ def _plain_list(terms: HtmlElement) -> None:
         return
     for node in terms.iter("dt", "dd"):
         # Without the terms in it: one that was not closed holds the next.
-        own = node.xpath("descendant::text()[count(ancestor::dt | ancestor::dd) = $depth]", depth=_depth(node))
+        depth = 1 + len([*node.iterancestors("dt", "dd")])
+        own = node.xpath("descendant::text()[count(ancestor::dt | ancestor::dd) = $depth]", depth=depth)
         text = " ".join("".join(own).split())
         if node.tag == "dt" and last == "dd":
             items.append(text)
@@ -184,7 +185,3 @@ def _plain_list(terms: HtmlElement) -> None:
         terms[:], terms.tag, terms.text = [], "ul", None
         for text in filter(None, items):
             etree.SubElement(terms, "li").text = text.strip()
-
-
-def _depth(node: HtmlElement) -> int:
-    return 1 + sum(1 for _ in node.iterancestors("dt", "dd"))

@@ -17,7 +17,6 @@ import openpyxl
 import pptx
 from lxml import etree, html
 from openpyxl.cell.rich_text import CellRichText, TextBlock
-from pptx.enum.shapes import PP_PLACEHOLDER
 from pptx.oxml.ns import qn
 
 from medagent.retrieval.bibliography import Bibliography
@@ -29,9 +28,8 @@ from medagent.retrieval.readers.html_tree import prepare
 from medagent.retrieval.readers.tables import documents_of_cells, known_name
 from medagent.retrieval.readers.text import NO_TITLE, title_from_name
 
-_OLE = b"\xd0\xcf\x11\xe0"  # begins encrypted files, and those of before 2007
 _CHOICES = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
-_FOOTERS = (PP_PLACEHOLDER.DATE, PP_PLACEHOLDER.FOOTER, PP_PLACEHOLDER.HEADER, PP_PLACEHOLDER.SLIDE_NUMBER)
+_FOOTERS = "./*/*/p:ph[@type='dt' or @type='ftr' or @type='hdr' or @type='sldNum']"
 _SAME_LINE = 228_600  # EMU, a quarter of an inch: shapes whose tops are as near stand side by side
 # What openpyxl does not read, and formulas without a stored value; that of type "str" is an empty text.
 _UNREAD = {
@@ -58,8 +56,6 @@ def read_pptx(file: OpenFile) -> Iterator[Item]:
 
 def _items(file: OpenFile, kind: str, read: Callable[[bytes, str], Iterator[Item]]) -> list[Item]:
     raw = file.whole()
-    if raw.startswith(_OLE):
-        raise UnusableFileError("is encrypted, or in the format of before 2007; save it anew, without a password")
     try:
         base.open_zip(raw).close()
         with warnings.catch_warnings(action="ignore"):  # they tell what could not be written again
@@ -67,7 +63,8 @@ def _items(file: OpenFile, kind: str, read: Callable[[bytes, str], Iterator[Item
     except UnusableFileError:
         raise
     except Exception as error:  # a damaged part may end in any
-        raise UnusableFileError(f"is no readable {kind} ({type(error).__name__}: {error})") from error
+        asked = "is it encrypted, or in the format of before 2007?"
+        raise UnusableFileError(f"is no readable {kind} ({type(error).__name__}: {error}); {asked}") from error
 
 
 def _title(name: str, *titles: str | None) -> str:
@@ -230,10 +227,8 @@ def _presentation(raw: bytes, name: str) -> Iterator[Item]:
         if slide._element.get("show") in ("0", "false"):
             counts["hidden slide"] += 1
             continue
-        for both in list(slide._element.iter(f"{_CHOICES}AlternateContent")):  # a newer form and an older one
-            for shape in list(both[0]):
-                both.addprevious(shape)
-            both.getparent().remove(both)
+        etree.strip_elements(slide._element, f"{_CHOICES}Fallback")  # an older form of what a newer one says
+        etree.strip_tags(slide._element, f"{_CHOICES}*")
         first = slide.shapes.title
         title = re.sub("</?p>", " ", _paragraphs(first._element)) if first is not None else ""
         titles.append(plain_text(title))
@@ -259,7 +254,7 @@ def _shape(shape: Any, counts: Counter[str]) -> str:
         counts["hidden shape"] += 1
     elif hasattr(shape, "shapes"):
         return "".join(_shape(each, counts) for each in _in_order(shape.shapes))
-    elif shape.is_placeholder and shape.placeholder_format.type in _FOOTERS:
+    elif shape._element.xpath(_FOOTERS):
         counts["footer"] += bool(shape.text_frame.text)
     elif getattr(shape, "has_table", False):
         return _table(shape.table)
@@ -279,8 +274,7 @@ def _paragraphs(element: Any) -> str:
     for paragraph in element.iter(qn("a:p")):
         text += "<p>"
         for run in paragraph:
-            form = run.find(qn("a:rPr"))
-            form = {} if form is None else form
+            form: Any = next(run.iterfind(qn("a:rPr")), {})
             struck, baseline = form.get("strike", "noStrike") != "noStrike", form.get("baseline", "0").rstrip("%")
             said = " " if run.tag == qn("a:br") else run.xpath("string()")
             text += _run(said, struck=struck, raised=float(baseline) > 0)
