@@ -10,7 +10,7 @@ from medagent.errors import ConfigError
 from medagent.evidence.subject import match_subject
 from medagent.evidence.synonyms import SynonymTable
 from medagent.retrieval.passages import Passage
-from medagent.retrieval.query_match import _groups
+from medagent.retrieval.term_lists import groups_of
 
 SAME = """
 heart attack|Myocardial infarction
@@ -60,4 +60,4 @@ def test_an_operators_file_comes_before_the_packaged_one(tmp_path: Path) -> None
 
 def test_the_packaged_table_has_the_format_of_an_indexs_synonyms() -> None:
     packaged = Path(__file__).parents[3] / "medagent" / "evidence" / "synonyms.txt"
-    assert [tuple(group) for group in _groups(packaged)] == list(SynonymTable.load().groups)
+    assert [tuple(group) for group in groups_of(packaged)] == list(SynonymTable.load().groups)
