@@ -14,26 +14,23 @@ from medagent.retrieval.bibliography import NARRATIVE
 
 _BOXED = re.compile(r"(?i:(?:black[ -])?box(?:ed)? warning)\b|WARNINGS?: [^a-z]+$")
 _HEADING = re.compile(
-    r"(?:\d[\d.]*\s+)?(?:(?:key|main|clinical|practice|treatment|guideline|specific|summary of|the)\s+){0,3}"
-    r"recommendations?(?:\s+statements?)?(?:\s+#?\d[\d.]*[a-z]?)?(?:[:.].*|\s+(?:for|on|about)\s.*)?$",
-    re.IGNORECASE,
+    r"(?i)(?:\d[\d.]*\s+)?(?:(?:key|main|clinical|practice|treatment|guideline|specific|summary of|the)\s+){0,3}"
+    r"recommendations?(?:\s+statements?)?(?:\s+#?\d[\d.]*[a-z]?)?(?:[:.].*|\s+(?:for|on|about)\s.*)?$"
 )
 _ABOUT = re.compile(
-    r"\b(?:rationale|research|evidence|background|methods?|implementation|discussion|why|how|grading|justification|"
-    r"limitations?|remarks?|future|previous|other|against)\b",
-    re.IGNORECASE,
+    r"(?i)\b(?:rationale|research|evidence|background|methods?|implementation|discussion|why|how|grading|remarks?"
+    r"|justification|limitations?|future|previous|other|against)\b"
 )
 _RESEARCH = re.compile(
     r"\b(?:further|future|more|additional)\s(?:\w+\s){0,2}(?:research|stud|trial|work)|research should"
 )
 _ADVICE = re.compile(
-    r"\b(?:we|panel|committee|group|force|society|college|guidelines?|uspstf|who|nice)\s(?:\w+\s){0,2}"
+    r"(?i)\b(?:we|panel|committee|group|force|society|college|guidelines?|uspstf|who|nice)\s(?:\w+\s){0,2}"
     r"(?:recommend|suggest|advise)s?\b"
     r"|\b(?:is|are|be)\s(?:\w+\s){0,2}(?:recommended|suggested|advised|indicated|reasonable|considered)\b"
     r"|\b(?:should|must)\b|(?:^|; )recommendations?: "
     r"|^\W*(?:recommendation\W+)?(?:\d[\d.]*:?\s+)?(?:recommend|suggest|offer|consider|do not|give|use|avoid|start|"
-    r"stop|advise|refer|discuss|measure|monitor|assess|prescribe)\b",
-    re.IGNORECASE,
+    r"stop|advise|refer|discuss|measure|monitor|assess|prescribe)\b"
 )
 _LABEL = re.compile(r"^(?:\w+ )?Recommendation\s*#?\d[\d.]*[a-z]?\s*:")
 _QUALITY = r"(?:very low|low|moderate|high)"

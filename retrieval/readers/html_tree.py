@@ -88,7 +88,7 @@ def _leave_out(tree: HtmlElement) -> Counter[str]:
             words = node.text_content()
             if len(words) >= most and not (silent or struck):
                 continue
-            in_menu = node.tag in _MENUS or any(node.iterancestors(*_MENUS))
+            in_menu = node.tag in _MENUS or next(node.iterancestors(*_MENUS), None) is not None
             if (struck or hidden) and not silent and re.search(r"\w", words) and not in_menu:
                 left_out["struck-out text" if struck else "hidden text"] += 1
             if struck and node.tag in ("td", "th"):  # the others of its row stay in their columns

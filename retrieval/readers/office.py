@@ -87,7 +87,7 @@ def _workbook(raw: bytes, name: str) -> Iterator[Item]:
             counts["hidden sheet"] += 1
             continue
         rows = list(_rows(sheet, counts))
-        first = next((at for at, row in enumerate(rows) if row.filled > 1), len(rows))
+        first = next((at for at, row in enumerate(rows) if sum(map(bool, row.cells)) > 1), len(rows))
         fields = [known_name(cell) for row in rows[first : first + 1] for cell in row.cells]
         if "text" in fields and len({*fields, ""}) > 2:
             rows_read = True
@@ -110,7 +110,6 @@ class _Row:
     number: int
     block: int  # grows after an empty row
     cells: list[str]  # one for each column of the sheet
-    filled: int  # how many of them hold a text
     head: bool  # all of it is bold, or it is the first of what Excel calls a table
     grouped: bool  # a cell stands over several columns, and another beside it
 
@@ -144,7 +143,7 @@ def _rows(sheet: Any, counts: Counter[str]) -> Iterator[_Row]:
             if len(shown) == 1:
                 texts = [text if text not in texts[:at] else "" for at, text in enumerate(texts)]
             bold = number in heads or all(cell.font.b for cell in shown)
-            yield _Row(number, block, texts, sum(map(bool, texts)), bold, len(shown) > 1 and max(shown.values()) > 1)
+            yield _Row(number, block, texts, bold, len(shown) > 1 and max(shown.values()) > 1)
         last = number if shown or number in unseen else last
     counts.update(what for what, _ in missed)
 
@@ -197,7 +196,7 @@ def _sheet_lines(rows: Sequence[_Row]) -> Iterator[str]:
     heads: list[list[str]] | None = None
     for _, group in groupby(rows, key=lambda row: row.block):
         block = list(group)
-        while block and block[0].filled == 1:
+        while block and sum(map(bool, block[0].cells)) == 1:
             yield from filter(None, block.pop(0).cells)
         if block:
             cells = [row.cells for row in block]
