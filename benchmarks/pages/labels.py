@@ -92,7 +92,7 @@ def _sentences(paragraphs: Sequence[str]) -> tuple[str, ...]:
     """The sentences of paragraphs, without raised marks."""
 
     def plain(found: re.Match[str]) -> str:
-        return f"^{found[2]}" if found[2] and found.string[found.start() - 1].isdigit() else found[2] or ""
+        return f"^{found[2]}" if found[2] else ""
 
     texts = (RAISED.sub(plain, paragraph) for paragraph in paragraphs)
     return tuple(sentence for text in texts for sentence in _SENTENCES.split(" ".join(text.split())))

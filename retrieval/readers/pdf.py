@@ -42,7 +42,7 @@ def read_pdf(file: OpenFile) -> Iterator[Item]:
         count = len(document)
         claimed = text_or_none(lambda: document.get_metadata_value("Title"))
         skipped: list[Skipped] = []
-        pages = list(read_pages(without_running(_pages(document, file, skipped))))
+        pages = list(read_pages(without_running(list(_pages(document, file, skipped)))))
         first = text_or_none(lambda: document[0].get_textpage().get_text_bounded())
         marks, year = bookmarks_of(document), year_of(raw, first.replace("\r\n", "\n"))
     yield from skipped

@@ -6,29 +6,12 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import groupby, takewhile
 from statistics import median
 
 from medagent.retrieval.readers.base import has_header, table_lines
-from medagent.retrieval.readers.pdf_layout import (
-    Column,
-    Grid,
-    PlainTable,
-    boxed_aside,
-    grids_of,
-    in_order,
-    table_of,
-)
-from medagent.retrieval.readers.pdf_lines import (
-    LinePart,
-    Paragraph,
-    joined,
-    lines_of,
-    paragraphs_of,
-    piece_of,
-    pieces_of,
-    rows_of,
-)
+from medagent.retrieval.readers.pdf_layout import Column, PlainTable, boxed_aside, grids_of, holds, in_order, table_of
+from medagent.retrieval.readers.pdf_lines import LinePart, Paragraph, joined, lines_of, paragraphs, pieces_of, rows_of
 from medagent.retrieval.readers.pdf_words import PlacedPage, Word
 
 SMALL = 0.88  # of the size of a page's letters, from which text at the foot of a column is a footnote
@@ -36,7 +19,6 @@ LARGE = 1.15  # of the size of letters, from which a line is a heading
 FEW_ROWS = 3  # lines of a table that goes on, which do not tell by themselves that they are a table
 HEADER_ROWS = 3  # at most, which a table repeats on its next page
 Cells = Sequence[Sequence[Sequence[LinePart]]]  # rows of cells of pieces
-GRID = "\x00grid"
 _NUMBERED = re.compile(r"(?:\d+(?:\.\d+)*\.?|[IVX]+\.|(?:chapter|appendix|annex|part|section)\s+\w+[.:]?)\s+\S", re.I)
 _CONTINUED = re.compile(r"\bcontinu(?:ed|es)\b|\bcont(?:['’]d|\.)", re.I)
 
@@ -50,7 +32,7 @@ class TextBlock:
 
 
 @dataclass(frozen=True)
-class _Table:
+class _ReadTable:
     """A table: its rows as lines, and what its next page needs to go on with it."""
 
     lines: list[str]
@@ -60,24 +42,24 @@ class _Table:
     bold: bool  # whether the names are
 
     @staticmethod
-    def of(rows: Cells, before: _Table | None) -> _Table:
+    def of(rows: Cells, before: _ReadTable | None) -> _ReadTable:
         """The table of these rows. Where it goes on with the one before, it has the names of that one's columns."""
-        cells = [[joined((line.text for line in lines_of(cell)), frozenset()) for cell in row] for row in rows]
+        cells = [[joined(line.text for line in lines_of(cell)) for cell in row] for row in rows]
         bold = [all(piece.bold for cell in row for piece in cell) for row in rows]
         named = has_header(cells, bold)
         if before is not None and before.fits(rows):
-            again = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(before.top, cells, strict=False))))
+            again = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before.top, cells, strict=False)))
             if again or not named or (before.bold and not bold[0]):
                 named_rows = [before.names, *cells[again:]] if before.names and cells[again:] else cells[again:]
                 return replace(before, lines=table_lines(named_rows, named=bool(before.names)))
         lines, names = table_lines(cells, named=named), cells[0] if named else []
-        return _Table(lines, cells[:HEADER_ROWS], _columns_of(rows), names, named and bold[0])
+        return _ReadTable(lines, cells[:HEADER_ROWS], _columns_of(rows), names, named and bold[0])
 
     def fits(self, rows: Cells) -> bool:
         """Whether rows have as many columns in the same places."""
         columns = _columns_of(rows)
-        meet = (own[0] <= other[1] and other[0] <= own[1] for own, other in zip(self.columns, columns, strict=False))
-        return len(self.columns) == len(columns) > 1 and all(meet)
+        pairs = zip(self.columns, columns, strict=False)
+        return len(self.columns) == len(columns) > 1 and all(a[0] <= b[1] and b[0] <= a[1] for a, b in pairs)
 
 
 def _columns_of(rows: Cells) -> list[tuple[float, float]]:
@@ -100,43 +82,49 @@ class ReadPage:
 
 def read_pages(pages: Iterator[PlacedPage]) -> Iterator[ReadPage]:
     """The blocks of each page: its text, then footnotes, then boxes beside the text, then text in other directions."""
-    table: _Table | None = None  # at the end of the page before
+    table: _ReadTable | None = None  # at the end of the page before
     for page in pages:
-        grids = [
-            grid
-            for grid in grids_of(page.rules, page.words)
-            if grid.filled > 1 or (table is not None and table.fits(grid.pieces))
-        ]
-        words = [word for word in page.words if not any(grid.holds(word) for grid in grids)]
+        found = grids_of(page.rules, page.words)
+        grids = [grid for grid in found if grid.filled > 1 or (table is not None and table.fits(grid.rows))]
+        words = [word for word in page.words if not any(grid.box and holds(grid.box, word) for grid in grids)]
         boxes = boxed_aside(page.rules, words)
         aside = {id(word) for box in boxes for word in box}
-        pieces = pieces_of(word for word in words if id(word) not in aside)
-        for number, grid in enumerate(grids):  # a word stands for each
-            pieces.append(piece_of([Word(f"{GRID}{number}", grid.left, grid.right, grid.top, 8.0)]))
+        parts = list(_parts(pieces_of(word for word in words if id(word) not in aside), grids, table))
         size = median(word.size for word in page.words) if page.words else 0.0
-        parts = _parts(pieces, table)
-        blocks, table = _blocks(parts, grids, size, table)
+        blocks, table = _blocks(parts, size, table)
         for more in (*boxes, *page.turned):
-            blocks += _blocks(list(in_order(pieces_of(more))), [], 0.0, None)[0]
+            blocks += _blocks(list(in_order(pieces_of(more))), 0.0, None)[0]
         lines = [line for part in parts if not isinstance(part, PlainTable) for line in part]
         yield ReadPage(page, blocks, lines if page.number == 1 else [], size)
 
 
-def _parts(pieces: Sequence[LinePart], before: _Table | None) -> list[Column | PlainTable]:
+def _parts(
+    pieces: list[LinePart], grids: Sequence[PlainTable], before: _ReadTable | None
+) -> Iterator[Column | PlainTable]:
     """The parts of a page in reading order; a few rows at its top may be the rest of the table before."""
+    for number, grid in enumerate(grids):  # a word of a size below zero stands for each
+        left, top, right, _ = grid.box or (0.0, 0.0, 0.0, 0.0)
+        pieces.append(LinePart([Word(f"\x00{number}", left, right, top, -1.0)], left, right, top, -1.0))
     parts, rows = list(in_order(pieces)), rows_of(pieces)
     if before is not None and parts and not isinstance(parts[0], PlainTable) and len(rows[0]) > 1:
         for count in range(FEW_ROWS, 0, -1):
             taken = [piece for row in rows[:count] for piece in row]
             _, table, after = table_of(taken)
             if not after and before.fits(table):
-                return [PlainTable(table), *in_order([piece for piece in pieces if piece not in taken])]
-    return parts
+                parts = [PlainTable(table), *in_order([piece for piece in pieces if piece not in taken])]
+                break
+    for part in parts:
+        if isinstance(part, PlainTable):
+            yield part
+            continue
+        for is_grid, group in groupby(part, key=lambda line: line.size < 0):
+            lines = list(group)
+            yield from (grids[int(line.text[1:])] for line in lines) if is_grid else [lines]
 
 
 def _blocks(
-    parts: Sequence[Column | PlainTable], grids: Sequence[Grid], size: float, before: _Table | None
-) -> tuple[list[TextBlock], _Table | None]:
+    parts: Sequence[Column | PlainTable], size: float, before: _ReadTable | None
+) -> tuple[list[TextBlock], _ReadTable | None]:
     """The blocks of a page's parts, and the table at their end."""
     flow: list[Paragraph | PlainTable] = []
     notes: list[Paragraph] = []
@@ -144,23 +132,18 @@ def _blocks(
         if isinstance(part, PlainTable):
             flow.append(part)
             continue
-        found = list(_paragraphs(part))
+        found = paragraphs(part)
         begun = len(notes)
-        while len(found) > 1 and _is_note(found[-1], size):
+        while found and (flow or len(found) > 1) and _is_note(found[-1], size):
             notes.insert(begun, found.pop())
-        for number, paragraph in enumerate(found):
-            if paragraph.begins.startswith(GRID):
-                grid = grids[int(paragraph.begins.removeprefix(GRID))]
-                flow.append(PlainTable(grid.pieces))
-            elif number == 0 and flow and isinstance(held := flow[-1], Paragraph) and held.goes_on_in(paragraph):
-                flow[-1] = Paragraph([*held.lines, *paragraph.lines], paragraph.full)
-            else:
-                flow.append(paragraph)
+        if found and flow and isinstance(held := flow[-1], Paragraph) and held.goes_on_in(found[0]):
+            flow[-1] = replace(found[0], lines=[*held.lines, *found.pop(0).lines])
+        flow += found
     blocks: list[TextBlock] = []
-    table: _Table | None = None
+    table: _ReadTable | None = None
     for each in flow:
         if isinstance(each, PlainTable):
-            table, before = _Table.of(each.rows, before), None
+            table, before = _ReadTable.of(each.rows, before), None
             blocks += [TextBlock([line]) for line in table.lines]
         else:
             lines = [line.text for line in each.lines]
@@ -180,14 +163,3 @@ def _is_heading(paragraph: Paragraph, size: float) -> bool:
     bold = all(line.bold for line in paragraph.lines) and _NUMBERED.match(text) is not None
     short = len(text.split()) <= 12 and sum(map(str.isalpha, text)) >= 4 and text[-1] not in ".,;"
     return short and bool(size) and (paragraph.size >= LARGE * size or bold)
-
-
-def _paragraphs(column: Column) -> Iterator[Paragraph]:
-    """The paragraphs of a column; what stands for a grid is one of its own."""
-    begun = 0
-    for number, line in enumerate(column):
-        if line.text.startswith(GRID):
-            yield from paragraphs_of(column[begun:number])
-            yield Paragraph([line], full=False)
-            begun = number + 1
-    yield from paragraphs_of(column[begun:])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -18,13 +16,10 @@ THIN = 2.5  # points that a rule is wide at most
 BAND = (0.1, 0.5)  # of the size of letters: how far above the baseline a line strikes them out
 COVERED = 0.5  # share of a line that letters must fill; one that reaches further is of a chart or a table
 SHOWN = 8  # levels of gray by which ink differs from the paper
-
-
 Box = tuple[float, ...]  # left, bottom, right, top
 
 
-@dataclass(frozen=True)
-class DrawnLine:
+class DrawnLine(NamedTuple):
     """A drawn line or box; a line has no height or no width but its own."""
 
     x0: float
@@ -46,17 +41,10 @@ class Letter(NamedTuple):
     generated: bool = False
 
 
-def upright(x: float, y: float, angle: int) -> tuple[float, float]:
-    """A point of the page as one reads text of this angle, which PDFium counts clockwise."""
-    turn = math.radians(angle)
-    return x * math.cos(turn) - y * math.sin(turn), -x * math.sin(turn) - y * math.cos(turn)
-
-
 def upright_box(box: Box, angle: int) -> DrawnLine:
-    """A box of the page, given by its left, bottom, right and top, as one reads text of this angle."""
-    left, bottom, right, top = box
-    corners = [upright(x, y, angle) for x in (left, right) for y in (bottom, top)]
-    across, down = [corner[0] for corner in corners], [corner[1] for corner in corners]
+    """A box of the page as one reads text of this angle, which PDFium counts clockwise."""
+    cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    across, down = zip(*((x * cos - y * sin, -x * sin - y * cos) for x in box[::2] for y in box[1::2]), strict=True)
     return DrawnLine(min(across), min(down), max(across), max(down))
 
 
@@ -89,25 +77,21 @@ def struck_out(
     page: pypdfium2.PdfPage, letters: Sequence[Letter], boxes: Sequence[Box]
 ) -> tuple[set[int], set[Box], int]:
     """Letters that drawn boxes or annotations strike out, by their place; those boxes; and how many texts it makes."""
-    notes = list(_annotated(page))
-    strikes: dict[tuple[int, int], list[tuple[DrawnLine, Box]]] = defaultdict(list)  # by angle and height
+    notes, gone, struck = set(_annotated(page)), set[int](), set[Box]()
     for angle in {letter.angle for letter in letters}:
-        for box in (*boxes, *notes):
+        own = [letter for letter in letters if letter.angle == angle and letter.size]
+        x0, x1, y, size = np.array([letter[3:7] for letter in own]).reshape(-1, 4).T
+        for box in {*boxes, *notes}:
             line = upright_box(box, angle)
-            if (line.y1 - line.y0 <= 2 * THIN or box in notes) and line.x1 - line.x0 > 1:
-                strikes[angle, round(line.y0 + line.y1) // 2].append((line, box))
-    met: dict[Box, list[Letter]] = defaultdict(list)
-    for letter in letters if strikes else ():
-        top, bottom = (letter.y - share * letter.size for share in reversed(BAND))
-        for height in range(math.floor(top), math.ceil(bottom) + 1) if letter.size else ():
-            for line, box in strikes.get((letter.angle, height), ()):
-                thin = line.y1 - line.y0 <= 0.2 * letter.size or box in notes
-                within = line.x0 <= (letter.x0 + letter.x1) / 2 <= line.x1
-                if thin and within and top <= (line.y0 + line.y1) / 2 <= bottom:
-                    met[box].append(letter)
-    wide = {box: sum(letter.x1 - letter.x0 for letter in found) for box, found in met.items()}
-    struck = {box for box, width in wide.items() if width >= COVERED * max(box[2] - box[0], box[3] - box[1])}
-    gone = {letter.at for box in struck for letter in met[box]}
+            wide, high = line.x1 - line.x0, line.y1 - line.y0
+            if wide <= 1 or (high > 2 * THIN and box not in notes):
+                continue
+            above = y - (line.y0 + line.y1) / 2
+            met = (BAND[0] * size <= above) & (above <= BAND[1] * size) & ((high <= 0.2 * size) | (box in notes))
+            met &= (line.x0 <= (x0 + x1) / 2) & ((x0 + x1) / 2 <= line.x1)
+            if met.any() and (x1 - x0)[met].sum() >= COVERED * wide:
+                struck.add(box)
+                gone |= {own[at].at for at in np.flatnonzero(met)}
     inked = [letter.at in gone for letter in letters if letter.size]
     return gone, struck, sum(here and not before for before, here in zip([False, *inked], inked, strict=False))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from statistics import mean, median
 
 from medagent.retrieval.readers.base import is_number
@@ -25,9 +25,15 @@ SHORTEST = 8.0  # points that a rule is long at least
 
 @dataclass(frozen=True)
 class PlainTable:
-    """Rows of cells; a cell may have several lines."""
+    """Rows of cells; a cell may have several lines. `box` where drawn lines part the cells."""
 
     rows: list[list[list[LinePart]]]
+    box: DrawnLine | None = None
+
+    @property
+    def filled(self) -> int:
+        """How many rows have words in several cells."""
+        return sum(sum(map(bool, row)) > 1 for row in self.rows)
 
 
 Column = list[LinePart]  # lines that are read from the top down
@@ -44,16 +50,13 @@ def in_order(pieces: Sequence[LinePart], depth: int = 0) -> Iterator[Column | Pl
     inside = [piece for piece in pieces if top < piece.y < bottom]
     above, below = [piece for piece in pieces if piece.y <= top], [piece for piece in pieces if piece.y >= bottom]
     left, right = [piece for piece in inside if piece.x1 <= at], [piece for piece in inside if piece.x1 > at]
-    if not _is_table(left, right):
+    before, table, after = table_of(inside) if _is_table(left, right) else ([], [], [])
+    if not table or any(piece.size < 0 for row in table for cell in row for piece in cell):  # a grid is no cell
         for stretch in (above, left, right, below):
             yield from in_order(stretch, depth + 1)
         return
-    before, table, after = table_of(inside)
     yield from in_order([*above, *before], depth + 1)
-    if len(table) > 1:
-        yield PlainTable(table)
-    else:
-        yield lines_of([piece for row in table for cell in row for piece in cell])
+    yield PlainTable(table) if len(table) > 1 else lines_of([piece for row in table for cell in row for piece in cell])
     yield from in_order([*after, *below], depth + 1)
 
 
@@ -68,8 +71,7 @@ def _gutter(pieces: Sequence[LinePart]) -> _Placed | None:
             continue
         at, to = edge + 0.01, edge + wide * size
         crossing = sorted(piece.y for piece in pieces if piece.x0 < to and piece.x1 > at)
-        ends = [float("-inf"), *crossing, float("inf")]
-        for top, bottom in pairwise(ends):
+        for top, bottom in pairwise([float("-inf"), *crossing, float("inf")]):
             inside = [piece for piece in pieces if top < piece.y < bottom]
             left = {round(piece.y) for piece in inside if piece.x1 <= at}
             right = {round(piece.y) for piece in inside if piece.x0 >= to}
@@ -124,30 +126,20 @@ def table_of(inside: Sequence[LinePart]) -> tuple[list[LinePart], list[list[list
     rows = rows_of(inside)
     first = next((number for number, row in enumerate(rows) if len(row) > 1), 0)
     last = max((number for number, row in enumerate(rows) if len(row) > 1), default=0)
-    edges = _edges_of([piece for row in rows[first : last + 1] if len(row) > 1 for piece in row])
+    spans = ((0.0, piece.x0, piece.x1) for row in rows[first : last + 1] if len(row) > 1 for piece in row)
+    edges = [(start, end) for _, start, end in _merged(spans, 0.0)]  # a piece over several columns joins them
     while last + 1 < len(rows) and rows[last + 1][0].x0 > edges[0][1] and _is_near(rows[last], rows[last + 1]):
         last += 1  # the rest of a cell
     table: list[list[list[LinePart]]] = []
     for number in range(first, last + 1):
         cells = _cells(rows[number], edges)
-        if table and _goes_on(cells, table[-1], near=_is_near(rows[number - 1], rows[number])):
+        if table and _is_near(rows[number - 1], rows[number]) and _goes_on(cells, table[-1]):
             for cell, more in zip(table[-1], cells, strict=True):
                 cell.extend(more)
         else:
             table.append(cells)
     before = [piece for row in rows[:first] for piece in row]
     return before, table, [piece for row in rows[last + 1 :] for piece in row]
-
-
-def _edges_of(pieces: Sequence[LinePart]) -> list[tuple[float, float]]:
-    """The columns that pieces fill: from where to where each reaches. A piece over several columns joins them."""
-    edges: list[tuple[float, float]] = []
-    for piece in sorted(pieces, key=lambda piece: piece.x0):
-        if edges and piece.x0 < edges[-1][1]:
-            edges[-1] = (edges[-1][0], max(edges[-1][1], piece.x1))
-        else:
-            edges.append((piece.x0, piece.x1))
-    return edges
 
 
 def _cells(row: Sequence[LinePart], edges: Sequence[tuple[float, float]]) -> list[list[LinePart]]:
@@ -163,83 +155,54 @@ def _is_near(above: Sequence[LinePart], below: Sequence[LinePart]) -> bool:
     return below[0].y - above[0].y < 1.45 * above[0].size
 
 
-def _goes_on(cells: Sequence[list[LinePart]], above: Sequence[list[LinePart]], *, near: bool) -> bool:
+def _goes_on(cells: Sequence[list[LinePart]], above: Sequence[list[LinePart]]) -> bool:
     """Whether a line holds the rest of cells that the line above began."""
-    if not near:
-        return False
     filled = [at for at, cell in enumerate(cells) if cell]
     if not cells[0]:
         return len(filled) < sum(bool(cell) for cell in above)
     return len(filled) == 1 and bool(above[0]) and cells[0][0].text[:1].islower()
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A table that lines part into cells, by its rows."""
-
-    cells: list[list[list[Word]]]
-    top: float
-    bottom: float
-    left: float
-    right: float
-
-    def holds(self, word: Word) -> bool:
-        """Whether a word stands in it."""
-        return _within(word, self.left, self.top, self.right, self.bottom)
-
-    @property
-    def filled(self) -> int:
-        """How many rows have words in several cells."""
-        return sum(sum(map(bool, row)) > 1 for row in self.cells)
-
-    @property
-    def pieces(self) -> list[list[list[LinePart]]]:
-        """The pieces of each cell."""
-        return [[pieces_of(cell) for cell in row] for row in self.cells]
-
-
-def grids_of(rules: Sequence[DrawnLine], words: Sequence[Word]) -> list[Grid]:
+def grids_of(rules: Sequence[DrawnLine], words: Sequence[Word]) -> list[PlainTable]:
     """The tables of a page: lines that touch, with words in several cells of at least one row."""
-    across, down = _lines(rules)
-    grids: list[Grid] = []
-    if len(across) + len(down) > MAX_LINES:
-        return grids
-    for group in _touching([*across, *down]):
-        ys = _places([rule.y0 for rule in group if rule in across])
-        xs = _places([rule.x0 for rule in group if rule in down])
-        if len(ys) < 2 or len(xs) < 2:
-            continue
-        inside = [word for word in words if _within(word, xs[0], ys[0], xs[-1], ys[-1])]
-        cells = _fill(inside, xs, ys, [rule for rule in group if rule in across], [r for r in group if r in down])
-        grids.append(Grid(cells, ys[0], ys[-1], xs[0], xs[-1]))
+    grids: list[PlainTable] = []
+    for group in _touching(_lines(rules)):
+        ys = _places(rule.y0 for rule in group if rule.y0 == rule.y1)
+        xs = _places(rule.x0 for rule in group if rule.x0 == rule.x1)
+        if len(ys) > 1 and len(xs) > 1:
+            box = DrawnLine(xs[0], ys[0], xs[-1], ys[-1])
+            cells = _fill([word for word in words if holds(box, word)], xs, ys, group)
+            grids.append(PlainTable([[pieces_of(cell) for cell in row] for row in cells], box))
     return [grid for grid in grids if grid.filled]
 
 
-def _lines(rules: Sequence[DrawnLine]) -> tuple[list[DrawnLine], list[DrawnLine]]:
-    """Rules across and down; the sides of boxes are rules too."""
+def _lines(rules: Sequence[DrawnLine]) -> list[DrawnLine]:
+    """Rules across and down; the sides of boxes are rules too. None of pictures."""
     across, down = list[_Placed](), list[_Placed]()
-    for rule in rules:
-        width, height = rule.x1 - rule.x0, rule.y1 - rule.y0
-        if height <= THIN:
-            across += [((rule.y0 + rule.y1) / 2, rule.x0, rule.x1)] if width >= SHORTEST else []
-        elif width <= THIN:
-            down += [((rule.x0 + rule.x1) / 2, rule.y0, rule.y1)] if height >= SHORTEST else []
-        else:
-            across += [(y, rule.x0, rule.x1) for y in (rule.y0, rule.y1)]
-            down += [(x, rule.y0, rule.y1) for x in (rule.x0, rule.x1)]
-    flat, tall = _merged(across), _merged(down)
-    return [DrawnLine(x0, y, x1, y) for y, x0, x1 in flat], [DrawnLine(x, y0, x, y1) for x, y0, y1 in tall]
+    for x0, y0, x1, y1 in rules:
+        flat, tall = y1 - y0 <= THIN, x1 - x0 <= THIN
+        if max(x1 - x0, y1 - y0) >= SHORTEST:
+            across += [(round(y), x0, x1) for y in ([(y0 + y1) / 2] if flat else [] if tall else [y0, y1])]
+            down += [(round(x), y0, y1) for x in ([] if flat else [(x0 + x1) / 2] if tall else [x0, x1])]
+    lines = [DrawnLine(x0, y, x1, y) for y, x0, x1 in _merged(across, NEAR)]
+    lines += [DrawnLine(x, y0, x, y1) for x, y0, y1 in _merged(down, NEAR)]
+    return lines if len(lines) <= MAX_LINES else []
 
 
-def _merged(lines: Sequence[_Placed]) -> list[_Placed]:
+def _merged(lines: Iterable[_Placed], near: float) -> list[_Placed]:
     """Lines, each at a place and from one end to the other, with those that prolong each other as one."""
     whole: list[_Placed] = []
-    for place, start, end in sorted((round(place), start, end) for place, start, end in lines):
-        if whole and whole[-1][0] == place and start <= whole[-1][2] + NEAR:
+    for place, start, end in sorted(lines):
+        if whole and whole[-1][0] == place and start <= whole[-1][2] + near:
             whole[-1] = (place, whole[-1][1], max(end, whole[-1][2]))
         else:
             whole.append((place, start, end))
     return whole
+
+
+def _places(values: Iterable[float]) -> list[float]:
+    """Values in order, those that are near each other once."""
+    return [start for _, start, _ in _merged(((0.0, value, value) for value in values), 2 * NEAR)]
 
 
 def _touching(rules: Sequence[DrawnLine]) -> list[list[DrawnLine]]:
@@ -247,35 +210,16 @@ def _touching(rules: Sequence[DrawnLine]) -> list[list[DrawnLine]]:
     groups: list[list[DrawnLine]] = []
     for rule in rules:
         met = [group for group in groups if any(_touch(rule, other) for other in group)]
-        groups = [group for group in groups if not any(group is other for other in met)]
-        groups.append([rule, *(other for group in met for other in group)])
+        groups = [group for group in groups if group not in met] + [[rule, *chain(*met)]]
     return groups
 
 
 def _touch(one: DrawnLine, other: DrawnLine) -> bool:
-    return (
-        one.x0 <= other.x1 + NEAR
-        and other.x0 <= one.x1 + NEAR
-        and one.y0 <= other.y1 + NEAR
-        and other.y0 <= one.y1 + NEAR
-    )
-
-
-def _places(values: Sequence[float]) -> list[float]:
-    """Values in order, those that are near each other once."""
-    places: list[float] = []
-    for value in sorted(values):
-        if not places or value - places[-1] > 2 * NEAR:
-            places.append(value)
-    return places
+    return all(one[at] <= other[at + 2] + NEAR and other[at] <= one[at + 2] + NEAR for at in (0, 1))
 
 
 def _fill(
-    words: Sequence[Word],
-    xs: Sequence[float],
-    ys: Sequence[float],
-    across: Sequence[DrawnLine],
-    down: Sequence[DrawnLine],
+    words: Sequence[Word], xs: Sequence[float], ys: Sequence[float], rules: Sequence[DrawnLine]
 ) -> list[list[list[Word]]]:
     """The words of each cell; neighbours without a line between them are one cell, which stands in each of its rows."""
     columns, rows = len(xs) - 1, len(ys) - 1
@@ -284,17 +228,14 @@ def _fill(
         y, x = word.y - 0.3 * word.size, (word.x0 + word.x1) / 2
         row = max((at for at in range(rows) if ys[at] <= y), default=0)
         column = max((at for at in range(columns) if xs[at] <= x), default=0)
-        while column and not any(abs(rule.x0 - xs[column]) < 2 * NEAR and rule.y0 <= y <= rule.y1 for rule in down):
+        while column and not any(abs(rule.x0 - xs[column]) < 2 * NEAR and rule.y0 <= y <= rule.y1 for rule in rules):
             column -= 1
         cells[row][column].append(word)
-    for column in range(columns):
-        middle = (xs[column] + xs[column + 1]) / 2
+    for column, (left, right) in enumerate(pairwise(xs)):
+        over = [rule.y0 for rule in rules if rule.x0 <= (left + right) / 2 <= rule.x1]
         begun = 0
         for row in range(1, rows + 1):
-            lined = row == rows or any(
-                abs(rule.y0 - ys[row]) < 2 * NEAR and rule.x0 <= middle <= rule.x1 for rule in across
-            )
-            if lined:
+            if row == rows or any(abs(y - ys[row]) < 2 * NEAR for y in over):
                 whole = [word for at in range(begun, row) for word in cells[at][column]]
                 for at in range(begun, row):
                     cells[at][column] = whole
@@ -309,7 +250,7 @@ def boxed_aside(rules: Sequence[DrawnLine], words: Sequence[Word]) -> list[list[
     for rule in sorted(rules, key=lambda each: (each.x1 - each.x0) * (each.y1 - each.y0), reverse=True):
         if min(rule.x1 - rule.x0, rule.y1 - rule.y0) <= 4 * THIN:
             continue
-        inside = [word for word in words if _within(word, rule.x0, rule.y0, rule.x1, rule.y1) and id(word) not in taken]
+        inside = [word for word in words if holds(rule, word) and id(word) not in taken]
         beside = [word for word in words if rule.y0 < word.y < rule.y1 and not rule.x0 <= word.x0 <= rule.x1]
         lines = len({round(word.y) for word in inside})
         if lines < 2 or len(inside) > len(words) / 2 or len({round(word.y) for word in beside}) < 2:
@@ -319,6 +260,6 @@ def boxed_aside(rules: Sequence[DrawnLine], words: Sequence[Word]) -> list[list[
     return found
 
 
-def _within(word: Word, left: float, top: float, right: float, bottom: float) -> bool:
-    middle = (word.x0 + word.x1) / 2
-    return left <= middle <= right and top <= word.y - 0.3 * word.size <= bottom
+def holds(box: DrawnLine, word: Word) -> bool:
+    """Whether a word stands in a box."""
+    return box.x0 <= (word.x0 + word.x1) / 2 <= box.x1 and box.y0 <= word.y - 0.3 * word.size <= box.y1

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import islice, pairwise, zip_longest
 from statistics import median
 
 from medagent.retrieval.readers.marks import expand_ligatures
@@ -47,8 +46,7 @@ class LinePart:
         text = " ".join(word.text for word in self.words if word.text)
         if text.isascii():
             return text
-        backwards = sum(unicodedata.bidirectional(letter) in ("R", "AL") for letter in text) > len(text) / 2
-        if backwards:
+        if sum(unicodedata.bidirectional(letter) in ("R", "AL") for letter in text) > len(text) / 2:
             text = " ".join(word.text for word in reversed(self.words))
         return expand_ligatures(unicodedata.normalize("NFC", text))
 
@@ -115,14 +113,10 @@ class Paragraph:
         """The first line."""
         return self.lines[0].text
 
-    @property
-    def open(self) -> bool:
-        """Whether it ends within a sentence."""
-        return _ENDS.search(self.lines[-1].text) is None
-
     def goes_on_in(self, after: Paragraph) -> bool:
         """Whether a paragraph at the top of the next column is the rest of this one."""
-        if not self.open or abs(self.size - after.size) > 0.1 * self.size or is_item(after.begins):
+        ended = _ENDS.search(self.lines[-1].text) is not None
+        if ended or abs(self.size - after.size) > 0.1 * self.size or is_item(after.begins):
             return False
         return after.begins[:1].islower() or (self.full and len(self.lines) > 1)
 
@@ -133,7 +127,7 @@ def is_item(line: str) -> bool:
     return bool(rest) and _BULLET.fullmatch(first) is not None
 
 
-def paragraphs_of(lines: Sequence[LinePart]) -> list[Paragraph]:
+def paragraphs(lines: Sequence[LinePart]) -> list[Paragraph]:
     """The paragraphs of a column: parted by space, by another size, by an indent and by the marks of lists."""
     if not lines:
         return []
@@ -172,7 +166,7 @@ def _is_broken_on_purpose(above: LinePart, below: LinePart, right: float) -> boo
     return above.x1 + first.x1 - first.x0 + 2 * above.size < right
 
 
-def joined(lines: Iterable[str], hyphenated: frozenset[str]) -> str:
+def joined(lines: Iterable[str], hyphenated: frozenset[str] = frozenset()) -> str:
     """Lines as one, without the hyphens of parted words but for `hyphenated` ones."""
     text = ""
     for line in lines:
@@ -208,53 +202,36 @@ def _key(word: str) -> str:
 _Edge = list[list[LinePart]]  # lines from the outermost inwards, one more than may go
 
 
-def without_running(pages: Iterable[PlacedPage]) -> Iterator[PlacedPage]:
+def without_running(pages: Sequence[PlacedPage]) -> Iterator[PlacedPage]:
     """The pages without their running lines."""
-    edged = ((page, [_edge(page.words, top=top) for top in (True, False)]) for page in pages)
-    window: deque[tuple[PlacedPage, list[_Edge]] | None] = deque(maxlen=2 * AROUND + 1)
-    for each in chain([None] * AROUND, edged, [None] * AROUND):
-        window.append(each)
-        if len(window) == window.maxlen and (middle := window[AROUND]) is not None:
-            yield _cleaned(*middle, [around for around in window if around is not None and around is not middle])
+    edged = [(page, [_edge(page.words, top=top) for top in (True, False)]) for page in pages]
+    for at, (page, edges) in enumerate(edged):
+        around = edged[max(at - AROUND, 0) : at] + edged[at + 1 : at + 1 + AROUND]
+        gone = set[int]()
+        for side, edge in enumerate(edges):
+            others = [(other.number, theirs[side]) for other, theirs in around]
+            gone |= {id(word) for piece in _running(edge, page, others) for word in piece.words}
+        yield replace(page, words=[word for word in page.words if id(word) not in gone])
 
 
 def _edge(words: Sequence[Word], *, top: bool) -> _Edge:
     """The lines at the top or at the bottom of a page."""
-    heights: list[float] = []
-    near: list[Word] = []
-    for word in sorted(words, key=lambda each: each.y if top else -each.y):
-        if not heights or abs(word.y - heights[-1]) > 2:
-            heights.append(word.y)
-            if len(heights) > DEEP + 2:
-                break
-        near.append(word)
-    rows = rows_of(pieces_of(near))
+    words = sorted(words, key=lambda each: each.y, reverse=not top)
+    breaks = (at for at, (one, other) in enumerate(pairwise(words), 1) if abs(one.y - other.y) > 2)
+    rows = rows_of(pieces_of(words[: next(islice(breaks, DEEP + 1, None), None)]))
     return (rows if top else rows[::-1])[: DEEP + 1]
-
-
-def _cleaned(page: PlacedPage, edges: Sequence[_Edge], around: Sequence[tuple[PlacedPage, list[_Edge]]]) -> PlacedPage:
-    gone: set[int] = set()
-    for side, edge in enumerate(edges):
-        others = [(other.number, theirs[side]) for other, theirs in around]
-        gone |= {id(word) for piece in _running(edge, page, others) for word in piece.words}
-    return replace(page, words=[word for word in page.words if id(word) not in gone]) if gone else page
 
 
 def _running(edge: _Edge, page: PlacedPage, others: Sequence[tuple[int, _Edge]]) -> list[LinePart]:
     """The pieces of an edge that run: from the outermost line inwards, and apart from the text below or above them."""
-    found: list[LinePart] = []
-    pending: list[LinePart] = []
-    for depth, row in enumerate(edge[:DEEP]):
-        if depth + 1 < len(edge) and _is_of_table(row, edge[depth + 1]):
+    found, pending = list[LinePart](), list[LinePart]()
+    for row, after in zip_longest(edge[:DEEP], edge[1:]):
+        if after and _is_of_table(row, after):
             break
         runs = [piece for piece in row if _recurs(piece, page.number, others) or _is_page_number(piece, row, page)]
-        if not runs:
-            break
         pending += runs
-        after = edge[depth + 1] if depth + 1 < len(edge) else None
-        if after is not None and abs(after[0].y - row[0].y) > APART * max(row[0].size, after[0].size):
-            found += pending
-            pending = []
+        if runs and after and abs(after[0].y - row[0].y) > APART * max(row[0].size, after[0].size):
+            found, pending = found + pending, []
         if len(runs) < len(row):
             break
     return found
@@ -263,13 +240,11 @@ def _running(edge: _Edge, page: PlacedPage, others: Sequence[tuple[int, _Edge]])
 def _is_of_table(row: Sequence[LinePart], after: Sequence[LinePart]) -> bool:
     """Whether several pieces of the next line stand in columns with those of this one."""
 
-    def places(piece: LinePart) -> tuple[float, ...]:  # the right end tells nothing beside a page number
-        return piece.x0, (piece.x0 + piece.x1) / 2, *([piece.x1] if len(after) > 2 else [])
+    def meet(one: LinePart, other: LinePart) -> bool:  # the right end tells nothing beside a page number
+        left, right = abs(one.x0 - other.x0), abs(one.x1 - other.x1)
+        return left < 2 or abs(one.x0 - other.x0 + one.x1 - other.x1) < 4 or (len(after) > 2 and right < 2)
 
-    def is_aligned(piece: LinePart) -> bool:
-        return any(abs(a - b) < 2 for other in row for a, b in zip(places(piece), places(other), strict=True))
-
-    return min(len(row), len(after)) > 1 and all(map(is_aligned, after))
+    return min(len(row), len(after)) > 1 and all(any(meet(piece, other) for other in row) for piece in after)
 
 
 def _recurs(piece: LinePart, number: int, others: Sequence[tuple[int, _Edge]]) -> bool:
@@ -284,11 +259,8 @@ def _recurs(piece: LinePart, number: int, others: Sequence[tuple[int, _Edge]]) -
 
 def _forms(text: str, number: int) -> set[str]:
     """A line as it is, and with each of its numbers by how far it is from the page's: "Page 3 of 12"."""
-    forms = {text}
-    for found in _NUMBER.finditer(text):
-        if len(found[0]) <= 4:
-            forms.add(f"{text[: found.start()]}\x00{int(found[0]) - number}{text[found.end() :]}")
-    return forms
+    numbers = (found for found in _NUMBER.finditer(text) if len(found[0]) <= 4)
+    return {text, *(f"{text[: at.start()]}\x00{int(at[0]) - number}{text[at.end() :]}" for at in numbers)}
 
 
 def _is_page_number(piece: LinePart, row: Sequence[LinePart], page: PlacedPage) -> bool:

@@ -34,7 +34,10 @@ def recognized(page: pypdfium2.PdfPage, placed: PlacedPage, tesseract: Tesseract
         return placed
     usual = median(word.size for word in words)
     words = [replace(word, size=usual) if abs(word.size - usual) < 0.25 * usual else word for word in words]
-    doubtful = any(float(row["conf"]) < DOUBTED for row in found if _may_be_number(row["text"]))
+    numbers = [
+        row for row in found if is_number(row["text"]) or (len(row["text"]) == 1 and row["text"].isalpha())
+    ]  # S mg
+    doubtful = any(float(row["conf"]) < DOUBTED for row in numbers)
     doubtful = doubtful or sum(float(row["conf"]) for row in found) < UNSURE * len(found)
     lacks = "recognized text of low confidence" if doubtful else ""
     return PlacedPage(placed.number, placed.label, words, edges=(0.0, image.shape[0] / scale), lacks=lacks)
@@ -47,10 +50,6 @@ def _dpi(page: pypdfium2.PdfPage) -> float:
         (width, height), (left, bottom, right, top) = picture.get_px_size(), picture.get_bounds()
         sharpest = max(sharpest, 72 * math.sqrt(width * height / max((right - left) * (top - bottom), 1.0)))
     return min(DPI, max(LEAST_DPI, 2 * sharpest)) if sharpest else DPI
-
-
-def _may_be_number(text: str) -> bool:
-    return is_number(text) or (len(text) == 1 and text.isalpha())  # "S mg"
 
 
 def _line(rows: list[dict[str, str]], scale: float) -> list[Word]:

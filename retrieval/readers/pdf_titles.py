@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise, takewhile
 from statistics import median
 
 import pypdfium2
 
 from medagent.retrieval.chunking import Section
 from medagent.retrieval.passages import replace_surrogates
-from medagent.retrieval.readers.pdf_blocks import GRID, ReadPage
+from medagent.retrieval.readers.pdf_blocks import ReadPage
 from medagent.retrieval.readers.pdf_lines import joined
 from medagent.retrieval.readers.text import NO_TITLE
 from medagent.retrieval.readers.years import BEGINS, YEAR, printed_year
@@ -99,22 +100,16 @@ def title_on(pages: Sequence[ReadPage], claimed: str) -> str:
     """The title of the file's properties, unless it is rubbish; else the first page's largest or first bold line."""
     if NO_TITLE.search(claimed) is None:
         return claimed
-    if not pages or not pages[0].lines:
-        return ""
-    body = median(page.size for page in pages)
-    lines = [line for line in pages[0].lines if not line.text.startswith(GRID)]
+    lines = pages[0].lines if pages else []
     named = [line for line in lines if sum(letter.isalpha() for letter in line.text) >= 4]
     if not named:
         return ""
     largest = max(line.size for line in named)
-    if largest < 1.15 * body:
+    if largest < 1.15 * median(page.size for page in pages):
         first = lines[0]
         return first.text if first.bold and not all(line.bold for line in lines) and len(first.words) <= 20 else ""
-    begun = next(number for number, line in enumerate(lines) if line in named and line.size == largest)
-    title = [lines[begun]]
-    for line in lines[begun + 1 :]:
-        if abs(line.size - largest) > 0.05 * largest or line.y - title[-1].y > 2 * largest:
-            break
-        title.append(line)
-    text = joined([line.text for line in title], frozenset())
+    begun = lines.index(next(line for line in named if line.size == largest))
+    more = takewhile(lambda pair: pair[1].y - pair[0].y <= 2 * largest, pairwise(lines[begun:]))
+    large = takewhile(lambda line: abs(line.size - largest) <= 0.05 * largest, (line for _, line in more))
+    text = joined(line.text for line in [lines[begun], *large])
     return text if len(text.split()) <= 40 else ""

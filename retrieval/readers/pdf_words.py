@@ -7,13 +7,14 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import pypdfium2
 from pypdfium2 import raw
 
 from medagent.retrieval.readers.marks import superscript
-from medagent.retrieval.readers.pdf_drawn import DrawnLine, Letter, drawn_boxes, struck_out, upright, upright_box
+from medagent.retrieval.readers.pdf_drawn import DrawnLine, Letter, drawn_boxes, struck_out, upright_box
 
 PART = 0.2  # share of a page's characters from which text in another direction is text, and no mark in the margin
 GAP = 0.3  # of the size of letters, from which white space parts words
@@ -53,21 +54,18 @@ class PlacedPage:
 
 def placed_page(page: pypdfium2.PdfPage, number: int, label: str) -> PlacedPage:
     """A page's words, upright; a little text in another direction is left out."""
-    text = page.get_textpage()
-    try:
+    with closing(page.get_textpage()) as text:
         letters = list(_letters(text, page.get_bbox()))
         boxes = drawn_boxes(page)
         gone, strikes, struck = struck_out(page, letters, boxes)
         by_angle: dict[int, list[Word]] = defaultdict(list)
         for angle, word in _words(text, letters, gone):
             by_angle[angle].append(word)
-    finally:
-        text.close()
     lengths = {angle: sum(len(word.text) for word in words) for angle, words in by_angle.items()}
-    largest = sorted(lengths, key=lambda angle: -lengths[angle])
-    much = [angle for angle in largest if angle % 90 == 0 and lengths[angle] >= PART * sum(lengths.values())]
+    much = [angle for angle in lengths if angle % 90 == 0 and lengths[angle] >= PART * sum(lengths.values())]
     if not much:
         return PlacedPage(number, label, [], struck=struck)
+    much.sort(key=lambda angle: -lengths[angle])
     words, *turned = [with_marks(by_angle[angle]) for angle in much]
     rules = [upright_box(box, much[0]) for box in boxes if box not in strikes]
     edges = upright_box(page.get_bbox(), much[0])
@@ -90,7 +88,8 @@ def _letters(text: pypdfium2.PdfTextPage, bounds: tuple[float, float, float, flo
         angle = round(math.degrees(raw.FPDFText_GetCharAngle(text, at))) % 360
         if angle:
             box = upright_box((rect.left, rect.bottom, rect.right, rect.top), angle)
-            yield Letter(at, code, angle, box.x0, box.x1, upright(x.value, y.value, angle)[1], box.y1 - box.y0)
+            origin = upright_box((x.value, y.value, x.value, y.value), angle)
+            yield Letter(at, code, angle, box.x0, box.x1, origin.y0, box.y1 - box.y0)
         else:
             yield Letter(at, code, 0, rect.left, rect.right, -y.value, rect.top - rect.bottom)
 

@@ -210,17 +210,33 @@ def test_rows_that_recur_at_the_edges_of_pages_are_no_running_lines(tmp_path: Pa
     assert found == [f"Drug: {drug}; Dose: {dose}; Time: {time}" for drug, dose, time in ROWS]
 
 
+def grid(rows: Sequence[Sequence[str]], y: float, *, x: float = 50, bold: bool = True) -> Draw:
+    """A table with lines around its cells."""
+
+    def draw(canvas: Canvas) -> None:
+        for number, row in enumerate(rows):
+            canvas.setFont("Helvetica-Bold" if bold and number == 0 else "Helvetica", 10)
+            for at, cell in enumerate(row):
+                canvas.rect(x + at * 100, y - number * 20 - 5, 100, 20)
+                canvas.drawString(x + 4 + at * 100, y - number * 20, cell)
+
+    return draw
+
+
+def test_ruled_tables_beside_each_other_and_beside_text_are_read(tmp_path: Path) -> None:
+    tables = [[["Drug", "Dose"], row[:2]] for row in ROWS[:6]]
+    for captions in (False, True):
+        draws = [grid(rows, 700 - at // 2 * 90, x=50 + at % 2 * 260) for at, rows in enumerate(tables)]
+        draws += [lines(["A table"], x=50 + at % 2 * 260, y=725 - at // 2 * 90) for at in range(6) if captions]
+        ((_, text),), _ = read(write(tmp_path / "a.pdf", together(*draws)))
+        found = [line for line in text.split("\n") if line != "A table"]
+        assert sorted(found) == [f"Drug: {drug}; Dose: {dose}" for drug, dose, _ in ROWS[:6]]
+    label = lines(["A label beside the table."], x=300, y=715)
+    ((_, text),), _ = read(write(tmp_path / "b.pdf", together(grid(tables[0], 700), label)))
+    assert text == "Drug: agent1; Dose: 1 mg\nA label beside the table."
+
+
 def test_another_table_on_the_next_page_keeps_its_own_header(tmp_path: Path) -> None:
-    def grid(rows: Sequence[Sequence[str]], y: float, *, bold: bool = True) -> Draw:
-        def draw(canvas: Canvas) -> None:
-            for number, row in enumerate(rows):
-                canvas.setFont("Helvetica-Bold" if bold and number == 0 else "Helvetica", 10)
-                for at, cell in enumerate(row):
-                    canvas.rect(50 + at * 100, y - number * 20 - 5, 100, 20)
-                    canvas.drawString(54 + at * 100, y - number * 20, cell)
-
-        return draw
-
     first, second = [["Drug", "Dose"], *[row[:2] for row in ROWS[:2]]], [["Age", "Limit"], ["40", "3"], ["50", "2"]]
     for bold in (True, False):
         path = write(tmp_path / "a.pdf", grid(first, 700, bold=bold), grid(second, 700, bold=bold))
