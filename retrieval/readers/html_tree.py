@@ -17,9 +17,11 @@ from medagent.retrieval.readers.marks import superscript
 CHARSET = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 _STRUCK = re.compile(r"text-decoration[\w-]*\s*:[^;]*line-through", re.IGNORECASE)
-_CONDITIONAL = re.compile(r"/\*.*?\*/|@[^{}]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", re.DOTALL)
+_COMMENT, _PLAIN_MEDIA = re.compile(r"/\*.*?\*/", re.DOTALL), re.compile(r"media\b[^(]*\b(?:screen|all)\b[^(]*", re.I)
+_GROUPED = re.compile(r"@(\w[^{};]*)\{((?:[^{}]*\{[^{}]*\})*[^{}]*)\}")
 _RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
 _SHOWN = re.compile("display|visibility|text-decoration", re.IGNORECASE)
+_STRIKE = re.compile(r"<(/?)(?:s|strike)(?=[\s>])", re.IGNORECASE)
 _WARNING = re.compile(r"warn|caution|alert|danger|important|callout|admonition|note|contraindic", re.IGNORECASE)
 _SILENT = {"template", "noscript", "script", "style", "annotation"}
 _MENUS = {"nav", "header", "footer", "aside", "form", "button", "select"}
@@ -27,6 +29,11 @@ BLOCKS = (defs.block_tags - {"del", "ins"}) | frozenset(
     "article aside body details figcaption figure footer header html main nav section summary".split()
 )
 _LINKED = re.compile(r"[\W\d]*[a-z]?[\W\d]*")
+
+
+def strikes_closed_late(page: str) -> str:
+    """The page with <del> in place of <s> and <strike>, which the parser would close before a block in them."""
+    return _STRIKE.sub(r"<\1del", page)
 
 
 def prepare(tree: HtmlElement, css: str = "") -> Counter[str]:
@@ -60,7 +67,10 @@ def prepare(tree: HtmlElement, css: str = "") -> Counter[str]:
 def _apply_style(tree: HtmlElement, css: str) -> None:
     """Write into elements what a style sheet says of their being shown; rules for print alone do not count."""
     styles: dict[HtmlElement, dict[str, str]] = defaultdict(dict)  # the last rule counts
-    for selectors, said in _RULE.findall(_CONDITIONAL.sub("", css)):
+    css = _COMMENT.sub("", css)
+    while _GROUPED.search(css):  # the inner groups first
+        css = _GROUPED.sub(_shown_group, css)
+    for selectors, said in _RULE.findall(css):
         for selector in selectors.split(",") if _SHOWN.search(said) else ():
             with suppress(SelectorError):  # such as "p::before", which is no element
                 for node in tree.cssselect(selector):
@@ -68,6 +78,12 @@ def _apply_style(tree: HtmlElement, css: str) -> None:
     for node, of_rules in styles.items():
         declared = of_rules | _declared(node.get("style", ""))
         node.set("style", ";".join(map(":".join, declared.items())))
+
+
+def _shown_group(group: re.Match[str]) -> str:
+    """The rules within @media screen, @supports and @layer; others hold on paper or some screens alone."""
+    name = group[1].lower()
+    return group[2] if name.startswith(("supports", "layer")) or _PLAIN_MEDIA.fullmatch(name.strip()) else ""
 
 
 def _declared(style: str) -> dict[str, str]:
@@ -105,13 +121,12 @@ def _set_in_line(node: HtmlElement) -> None:
         return
     if node.tag == "sup":
         linked = node.find(".//a") is not None and _LINKED.fullmatch(text)
-        isotope = text.isdigit() and (node.tail or "")[:1].isupper()  # "131" of "131I"
-        added = text if isotope else "" if linked else superscript(text, _text_before(node).rstrip())
+        added = "" if linked else superscript(text, _text_before(node), node.tail or "")
         if not added:
             node.drop_tree()
             return
         if added != text:
-            node.text = f"^{node.text or ''}"
+            node[:], node.text = [], added
     node.drop_tag()
 
 

@@ -141,7 +141,8 @@ def with_marks(words: list[Word]) -> list[Word]:
     for at, word in enumerate(words):
         host = kept[-1] if kept else None
         if host is not None and _is_small(word, host) and -0.15 * host.size < word.x0 - host.x1 < 0.6 * host.size:
-            added = word.text if word.y > host.y else superscript(word.text, host.text)
+            following = words[at + 1].text if at + 1 < len(words) and not words[at + 1].spaced else ""
+            added = word.text if word.y > host.y else superscript(word.text, host.text, following)
             if not word.spaced:
                 kept[-1] = replace(host, text=host.text + added, x1=max(host.x1, word.x1))
             else:

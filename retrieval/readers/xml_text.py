@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from xml.etree.ElementTree import Element
 
 from medagent.retrieval.bibliography import iso_date
-from medagent.retrieval.readers.marks import is_exponent, superscript
+from medagent.retrieval.readers.marks import superscript
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _GAPS = {"break", "td", "th"}
@@ -114,11 +114,12 @@ def _flat(element: Element, silent: Collection[str]) -> tuple[str, list[str]]:
             return
         start, block = len(pieces), node.tag in _BLOCKS
         raised, exponent = "".join(node.itertext()).strip() if node.tag == "sup" else "", False
-        if raised and not (node.tail or "")[:1].isupper():  # "131" of "131I" is neither mark nor exponent
-            exponent = is_exponent(raised, last.rstrip())
-            if not superscript(raised, last.rstrip()):
-                pieces.append(_MARK)
+        if raised:
+            added = superscript(raised, pieces[-1] if pieces and pieces[-1] else last, node.tail or "")
+            if not added or added in ("°", f" {raised}"):
+                pieces.append(added or _MARK)
                 return
+            exponent = added != raised
         pieces.append(_LINE if block else " " if node.tag in _GAPS else "^" if exponent else "")
         add(node.text)
         for child in node:

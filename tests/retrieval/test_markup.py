@@ -163,3 +163,40 @@ def test_books_are_read_in_their_order_by_headings(tmp_path: Path) -> None:
 def test_encrypted_books_and_damaged_ones_are_refused(tmp_path: Path) -> None:
     assert "is encrypted (DRM)" in items(book(tmp_path / "a.epub", locked="O/b%20b.xhtml"))[1][0].reason
     assert "is no readable EPUB" in read(tmp_path, "b.epub", b"PK no")[1][0].reason
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        ("Take <sup>1</sup>/<sub>2</sub> tablet", "Take 1/2 tablet"),
+        ("1<sup>1</sup>/<sub>2</sub> or 2<sup>3/4</sup> tablets", "1 1/2 or 2 3/4 tablets"),
+        ("10<sup>9</sup>/L, 4 x 10<sup>9</sup>L, 5/mm<sup>3</sup>/h", "10^9/L, 4 x 10^9L, 5/mm^3/h"),
+        ("5 mg<sup>1</sup>, 5 mL<sup>a</sup>, 10 U<sup>2,3</sup>", "5 mg, 5 mL, 10 U"),
+        ("37<sup>0</sup>C, HCO<sub>3</sub><sup>-</sup>, m/s<sup>2</sup>", "37°C, HCO3-, m/s2"),
+        ("<s><p>Never above 91 mg.</p></s><p>Never above 9 mg.</p>", "Never above 9 mg."),
+    ],
+)
+def test_raised_text_keeps_every_number_of_a_dose(written: str, wanted: str) -> None:
+    assert plain_text(written) == wanted
+
+
+@pytest.mark.parametrize(
+    ("group", "seen"),
+    [
+        ("@media screen", False),
+        ("@supports (display: grid)", False),
+        ("@layer base", False),
+        ("@supports (display: grid) { @media all", False),
+        ("@media print", True),
+        ("@media (max-width: 600px)", True),
+        ("@media screen and (max-width: 600px)", True),
+    ],
+)
+def test_rules_for_a_screen_strike_out_and_those_for_paper_do_not(tmp_path: Path, group: str, seen: bool) -> None:
+    css = f"{group} {{ .old {{ text-decoration: line-through }} }}" + " }" * (group.count("{"))
+    page = (
+        f"<html><head><title>T</title><style>{css}</style></head><body><main><h1>T</h1><p>Adults of the ward are given "
+        "<span class='old'>50 mg</span> 5 mg of it once a day, at night.</p></main></body></html>"
+    )
+    (document,), _ = read(tmp_path, "a.html", page)
+    assert ("50 mg" in document.sections[0].text) == seen

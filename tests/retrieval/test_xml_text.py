@@ -65,6 +65,7 @@ def test_marks_of_references_leave_nothing_behind(tmp_path: Path, marks: str) ->
         ("Na<sup>+</sup> at 10<sup>9</sup>/L, T<sup>2</sup>", "Na+ at 10^9/L, T2"),
         ("5 mg/m<sup>2</sup>, 2 cm<sup>3</sup>, CD4<sup>+</sup>", "5 mg/m^2, 2 cm^3, CD4+"),
         ("at 10<sup><italic>9</italic></sup>/L", "at 10^9/L"),
+        ("Take <sup>1</sup>/<sub>2</sub> or 1<sup>1</sup>/2, 37<sup>0</sup>C", "Take 1/2 or 1 1/2, 37°C"),
         ("below 5<sup>a</sup>, no death<sup>1,2</sup>, <sup>131</sup>I", "below 5, no death, 131I"),
         ("never above <strike>100 mg</strike> 10 mg", "never above 10 mg"),
         ('give <styled-content style="text-decoration: line-through">9</styled-content>5 mg', "give 5 mg"),
