@@ -57,6 +57,9 @@ _TRIAL_SECTIONS = (
     ("Other outcomes", "outcomesModule.otherOutcomes", ""),
     ("Detailed description", "descriptionModule.detailedDescription", ""),
 )
+_ANALYSIS = (
+    "groupDescription statisticalMethod pValue paramType paramValue ciPctValue ciLowerLimit ciUpperLimit".split()
+)
 _ESCAPED = re.compile(r"\\([^\w\s])")  # ClinicalTrials.gov writes Markdown
 
 
@@ -213,6 +216,8 @@ def _results(row: Any) -> Iterator[Section]:
                     )
                     said.append(f"{groups.get(each.get('groupId'))}: {value}" + (f" ({bounds})" if bounds else ""))
                 lines.append("; ".join(said))
+        for each in outcome.get("analyses") or ():
+            lines.append(_said({key: each.get(key) for key in _ANALYSIS}))
         yield Section(f"Results > {_said(outcome.get('title'))}", "\n".join(filter(None, lines)))
     events = at(row, "adverseEventsModule") or {}
     groups = _titles(events, "eventGroups")

@@ -62,6 +62,7 @@ TRIAL: dict[str, Any] = {
                     "timeFrame": "12 weeks",
                     "unitOfMeasure": "points",
                     "groups": [{"id": "OG0", "title": "High"}, {"id": "OG1", "title": "Placebo"}],
+                    "analyses": [{"pValue": "0.03", "paramType": "Hazard ratio", "paramValue": "0.8"}],
                     "classes": [
                         {
                             "title": "Week 4",
@@ -202,7 +203,8 @@ def test_a_trial_with_results(tmp_path: Path) -> None:
             ("Detailed description", "For long."),
             (
                 "Results > Pain",
-                "time frame: 12 weeks\nWeek 4; High: 2.5 points (0.3); Placebo: 4 points (3 to 5)",
+                "time frame: 12 weeks\nWeek 4; High: 2.5 points (0.3); Placebo: 4 points (3 to 5)\n"
+                "p value: 0.03; param type: Hazard ratio; param value: 0.8",
             ),
             ("Results > Serious adverse events", "Bleeding; High: 2 of 20"),
         ]
