@@ -103,7 +103,8 @@ class Bibliography:
                 found[name] = _text(value)
         found["doi"] = plain_doi(found.get("doi", ""))
         found["date"] = iso_date(found.get("date", ""))
-        found["pmid"] = found.get("pmid", "") if found.get("pmid", "").isdecimal() else ""
+        pmid = found.get("pmid", "").removesuffix(".0")  # a column with gaps holds floats
+        found["pmid"] = pmid if pmid.isdecimal() else ""
         found["kind"] = found.get("kind", "").lower().replace("-", " ")
         if found["kind"] not in PASSAGE_KINDS:  # a word of the user's own
             found |= {"kind": NARRATIVE, "grade": ""}
@@ -113,8 +114,9 @@ class Bibliography:
 
 
 def plain_doi(text: str) -> str:
-    """A DOI without an address before it, in lower case."""
-    return _DOI.sub("", text.strip()).lower()
+    """A DOI without an address before it, in lower case; empty where the text is none ("N/A")."""
+    plain = _DOI.sub("", text.strip()).lower()
+    return plain if plain.startswith("10.") else ""
 
 
 NAMES = tuple(each.name for each in fields(Bibliography))

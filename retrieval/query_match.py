@@ -34,7 +34,9 @@ MAX_SYNONYMS, MAX_VARIANTS = 8, 32  # per term, and per query
 _ABBREVIATION = re.compile(r"[A-Z][A-Z0-9]{1,4}")  # "ALL", "MS": counts only where a query has it in capitals
 _OPERATOR = re.compile(r"\b(?:NOT|AND|OR)\b")
 _MARKS = re.compile(
-    r'"[^"]+"|“[^”]+”|(?<!\S)[-+](?=[^\W\d_])|\w\*|\[(?:tiab|mesh|mh|tw|ti|majr)\b[^]]*\]', re.IGNORECASE
+    r'"[^"]+"|“[^”]+”|(?<!\S)\(?[-+](?=[^\W\d_])|\w\*|(?<!\w)(?:title|abstract|author|journal|tiab|mesh|mh|ti|ab|au):\S'
+    r"|\[(?:all fields|mesh terms|title|abstract|author|journal|tiab|mesh|mh|tw|ti|ab|au|majr)\b[^]]*\]",
+    re.IGNORECASE,
 )
 NOT_READ = (
     "Operators are not read: NOT, AND and OR in capitals are left out, and words with quotes, *, + or - are plain "
@@ -129,7 +131,8 @@ class QueryWords:
 
 def operators_note(query: str) -> str:
     """What to tell about the operators of a query, which search does not read; "" where there are none."""
-    return NOT_READ if _without_operators(query) != query or _MARKS.search(query) else ""
+    said = _without_operators(query) != query or re.search(r"\w\W+NOT\b", query) or _MARKS.search(query)
+    return NOT_READ if said else ""
 
 
 def _without_operators(query: str) -> str:

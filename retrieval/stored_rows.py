@@ -264,7 +264,7 @@ def _wanted(condition: FilterCondition) -> str:
     """The values as they are compared, in a text; a kind of evidence stands for its publication types."""
     if condition.field == "language":
         return json.dumps(["language", [language_code(value) for value in condition.values]])
-    said = map(plain_doi, condition.values) if condition.field == "doi" else condition.values
+    said = [plain_doi(each) or each for each in condition.values] if condition.field == "doi" else condition.values
     plain = [fold(value) for value in said]
     if condition.field == "type":
         plain = [each for value in plain for each in (value, *KINDS.get(value, ()))]

@@ -26,6 +26,8 @@ from medagent.retrieval.readers.xml_text import LANGUAGE, date_of, prepare, runn
 _SILENT = frozenset("table-wrap graphic media ref-list supplementary-material ack subject".split())
 WRAPPER = "wrapper"  # an element around sections, in the place of which its content stands
 _ARTICLES = ("article", "journal-article", "published-article", "peer-reviewed-article", "version-of-record")
+# Their files say "research-article". DOIs of journals with the same prefix go on with letters: 10.1101/gr.
+_SERVER = re.compile(r"(?:bio|med)rxiv|\b10\.1101/\d", re.IGNORECASE)
 _TEASERS = ("graphical", "toc", "teaser")
 SHELF = "https://www.ncbi.nlm.nih.gov/books/"
 
@@ -54,7 +56,9 @@ def article(element: Element, name: str) -> Item:
     if related & {"retraction-forward", "retraction"} or is_retracted(title):
         return withdrawn("is a retracted article")
     journal = text_of(element.find("front/journal-meta//journal-title"))
-    is_preprint = element.get("article-type") == "preprint"
+    said = (text_of(element.find("front/journal-meta")), plain_doi(ids.get("doi", "")))
+    kind = "preprint" if _SERVER.search(" ".join(said)) else element.get("article-type", "").replace("-", " ")
+    is_preprint = kind == "preprint"
     linked = _related(meta, _ARTICLES if is_preprint else ("preprint",))
     links = [(PREPRINT_OF if is_preprint else ARTICLE_OF) + other for other in linked]
     date = min((date for each in meta.findall("pub-date") if (date := date_of(each))), default="")
@@ -67,7 +71,7 @@ def article(element: Element, name: str) -> Item:
         licence=licence_of(meta),
         name=name,
         aliases=(*names[1:], *links),
-        about=_about(element, meta, ids, journal, date, element.get("article-type", "").replace("-", " ")),
+        about=_about(element, meta, ids, journal, date, kind),
     )
     return usable(found, where, "has neither abstract nor body")
 
@@ -77,7 +81,7 @@ def _about(
 ) -> Bibliography:
     return Bibliography(
         url=url,
-        doi=ids.get("doi", "").lower(),
+        doi=plain_doi(ids.get("doi", "")),
         pmid=ids.get("pmid", ""),
         authors=authors_of(meta),
         journal=journal,
@@ -118,8 +122,8 @@ def _related(meta: Element, kinds: Collection[str]) -> Iterator[str]:
             continue
         if found.get("ext-link-type") == "pubmed" or address.isdecimal():
             yield f"pmid:{address}"
-        else:
-            yield f"doi:{plain_doi(address)}"
+        elif doi := plain_doi(address):
+            yield f"doi:{doi}"
 
 
 def dublin_core(element: Element, name: str) -> Item:

@@ -152,7 +152,7 @@ def _preprint(row: Row, where: str, *, source: str) -> Item:
     fields = _fields(row, _PREPRINT) | {"types": ["Preprint"]}
     fields["version"] = str(fields.get("version") or "").zfill(3)
     article = plain_doi(str(at(row, "published|published_doi") or ""))
-    links = [f"{PREPRINT_OF}doi:{article}"] if article.startswith("10.") else []
+    links = [f"{PREPRINT_OF}doi:{article}"] if article else []
     sections = [Section("", str(at(row, "abstract|preprint_abstract") or ""))]
     return document_of_fields(
         fields, [f"doi:{plain_doi(str(fields.get('doi')))}"], sections, where, source=source, links=links

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from medagent.retrieval.bibliography import plain_doi
 from medagent.retrieval.readers.base import Item, Skipped, Withdrawn
 
+_PMID = re.compile(r"(?<![\d.])0*([1-9]\d*)(?:\.0+)?(?![\d.])")
+# Between two DOIs: a semicolon may stand within one.
+_BETWEEN = re.compile(r"[;,|\s]+(?=(?:https?://|doi:\s*|10\.))", re.IGNORECASE)
 _COLUMNS = ("originalpaperpubmedid", "originalpaperdoi", "retractionnature")
 
 
@@ -23,7 +28,7 @@ def retractions(header: Sequence[str], rows: Iterable[tuple[int, list[str] | str
     `rows` have their number, and stand for a row that cannot be read by why.
     """
     columns = [column.strip().lower() for column in header]
-    found: list[tuple[str, Withdrawn]] = []
+    found: list[tuple[str, list[list[str]], Withdrawn]] = []
     reinstated: dict[str, str] = {}
     others: Counter[str] = Counter()
     for number, row in rows:
@@ -33,20 +38,21 @@ def retractions(header: Sequence[str], rows: Iterable[tuple[int, list[str] | str
             continue
         said = {column: cell.strip() for column, cell in zip(columns, row, strict=False)}
         pmid, doi, nature = (said.get(column, "") for column in _COLUMNS)
-        names = [f"pmid:{pmid}"] if pmid.strip("0").isdecimal() else []
-        names += [f"doi:{plain_doi(doi)}"] if plain_doi(doi).startswith("10.") else []
+        pmids = [f"pmid:{each}" for each in _PMID.findall(pmid)]
+        dois = [f"doi:{plain}" for each in _BETWEEN.split(doi) if (plain := plain_doi(each))]
+        names = [*pmids, *dois]
         date = _iso_date(said.get("retractiondate", ""))
         if nature.lower() == "retraction" and names:
             reason = said.get("reason", "").strip("+; ").replace("+", "")
             when = f" on {date}" if date else ""
             reason = f"was retracted{when}{f' ({reason})' if reason else ''}"
-            found.append((date, Withdrawn(where, tuple(names), "retracted", reason, listed=True)))
+            found.append((date, [pmids, dois], Withdrawn(where, tuple(names), "retracted", reason, listed=True)))
             continue
         if nature.lower() == "reinstatement":
             reinstated |= {each: max(date, reinstated.get(each, "")) for each in names}
         others[nature.lower() if names else "notice without PMID and DOI"] += 1
-    for date, each in found:
-        if not any(reinstated.get(known, "") >= date for known in each.names if known in reinstated):
+    for date, named, each in found:  # without a date, a retraction may be the later one
+        if not date or not any(same and all(reinstated.get(one, "") >= date for one in same) for same in named):
             yield each
     if others:
         counted = ", ".join(f"{number} {nature}" for nature, number in others.most_common())
@@ -54,8 +60,8 @@ def retractions(header: Sequence[str], rows: Iterable[tuple[int, list[str] | str
 
 
 def _iso_date(text: str) -> str:
-    """The date of "1/31/2025 0:00", month first."""
-    try:
-        return datetime.strptime(text.split(" ")[0], "%m/%d/%Y").date().isoformat()
-    except ValueError:
-        return ""
+    """The date of "1/31/2025 0:00", month first, or of "2025-01-31"; else empty."""
+    for form in ("%m/%d/%Y", "%Y-%m-%d"):
+        with suppress(ValueError):
+            return datetime.strptime(text.split(" ")[0], form).date().isoformat()
+    return ""

@@ -7,7 +7,8 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
+from itertools import islice
 from typing import IO, Any
 
 import ijson
@@ -83,7 +84,27 @@ def _record(file: OpenFile) -> Any:
 
 
 def _objects(file: OpenFile) -> Iterator[Any]:
-    """The objects of the file's arrays, one at a time in memory."""
+    """The objects of the file's arrays, one at a time in memory; all at once where it has NaN, which JSON has not."""
+    number, constants = 0, list[str]()
+    try:
+        for row in _streamed(file):
+            yield row
+            number += 1
+    except ijson.JSONError:
+        value = None
+        with closing(OpenFile(file.path, file.name)) as again, suppress(ValueError, RecursionError, UnusableFileError):
+            value = json.loads(again.whole(), parse_constant=constants.append)  # null
+        if value is None or not constants:
+            raise
+        yield from islice(_in_arrays(value), number, None)
+
+
+def _in_arrays(value: Any) -> Iterator[Any]:
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from (each,) if isinstance(value, list) and isinstance(each, dict) else _in_arrays(each)
+
+
+def _streamed(file: OpenFile) -> Iterator[Any]:
     builder, within = ijson.ObjectBuilder(), 0  # the containers that are open inside a row, itself counted
     opened: list[str] = []  # those around it
     for event, value in ijson.basic_parse(_without_mark(file.stream), use_float=True):

@@ -282,13 +282,20 @@ def test_wrong_chunking_settings_are_refused() -> None:
         "cardi*",
         "gout[tiab]",
         "“no” x",
+        "ASPIRIN NOT CHILDREN",
+        "aspirin (-children)",
+        "title:aspirin",
+        "aspirin[All Fields]",
+        "gout[MeSH Terms]",
     ],
 )
 def test_operators_of_a_query_are_said_not_to_be_read(query: str) -> None:
     assert "not read" in operators_note(query)
 
 
-@pytest.mark.parametrize("query", ["aspirin not children", "IL-6 and gout", "GOUT AND STATINS", "vitamin D - a review"])
+@pytest.mark.parametrize(
+    "query", ["aspirin not children", "IL-6 and gout", "GOUT AND STATINS", "vitamin D - a review", "(+)-catechin 1:2"]
+)
 def test_plain_queries_have_no_note(query: str) -> None:
     assert operators_note(query) == ""
 

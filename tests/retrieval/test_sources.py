@@ -205,3 +205,20 @@ def test_articles_in_bioc(tmp_path: Path) -> None:
     )
     (document,), _ = read(tmp_path, "b.xml", pubtator)
     assert (document.title, document.id, texts([document])) == ("Short", "pmid:8", [[("Abstract", "It hurts.")]])
+
+
+def test_numbers_that_json_has_not_lose_no_row(tmp_path: Path) -> None:
+    array = '[{"id":"1","text":"5 mg"},{"id":"2","text":"6 mg","score":NaN},{"id":"3","text":"7 mg","x":-Infinity}]'
+    for content in (array, f'{{"rows": {array}}}'):
+        documents, found = read(tmp_path, "a.json", content)
+        assert [each.id for each in documents] == ["1", "2", "3"]
+        assert not found
+    documents, found = read(tmp_path, "b.json", array[:-1])
+    assert found, "a file that is cut off is told"
+
+
+def test_what_is_no_doi_names_nothing_and_a_float_is_a_pmid(tmp_path: Path) -> None:
+    content = "doi,pmid,title,text\nnan,123.0,T,5 mg\nN/A,,U,6 mg\nhttps://doi.org/10.1/X,,V,7 mg\n"
+    documents, _ = read(tmp_path, "a.csv", content)
+    assert [each.id for each in documents] == ["pmid:123", "", "doi:10.1/x"]
+    assert [each.about.link for each in documents[1:]] == ["", "https://doi.org/10.1/x"]

@@ -139,6 +139,16 @@ PAIRS = [
         ("p.jsonl", json.dumps({"id": "mine", "doi": "10.1101/p", "types": "preprint", "text": "Early."})),
         ("a.nxml", jats("10.9999/a", "research-article", "Final.", "preprint", "10.1101/p")),
     ),
+    *(
+        (
+            ("p.nxml", jats(doi, "research-article", "Early.").replace("<article-meta>", f"{journal}<article-meta>")),
+            ("a.nxml", jats("10.9999/a", "research-article", "Final.", "preprint", doi)),
+        )
+        for doi, journal in (
+            ("10.1101/2021.01.01.21249999", ""),
+            ("10.1101/s", "<journal-meta><journal-id>MEDRXIV</journal-id></journal-meta>"),
+        )
+    ),
 ]
 
 
@@ -187,3 +197,60 @@ def test_an_update_of_a_review_replaces_no_other_document(tmp_path: Path) -> Non
     path = pubmed(tmp_path / "a", 1, record(7, "Old review.", inside=linked("UpdateIn", 8)), update)
     add(tmp_path / "index", path)
     assert set(held(tmp_path / "index")) == {"pmid:7", "pmid:8"}
+
+
+def test_lists_of_retractions_name_articles_in_several_ways(tmp_path: Path) -> None:
+    lines = (
+        "1,Float,1/31/2020 0:00,,45.0,Retraction,",
+        "2,Two,1/31/2020 0:00,10.1/d;10.1/e,24;25,Retraction,",
+        "3,Old,1/31/2020 0:00,10.1002/(SICI)3.0.CO;2-2,PMID: 31,Retraction,",
+        "4,Part,1/31/2021 0:00,10.1/d,24,Reinstatement,",
+        "5,N/A,1/31/2020 0:00,N/A,nan,Retraction,",
+    )
+    _, found = read(tmp_path, "a.csv", HEADER + "\n".join(lines))
+    assert [each.names for each in found if isinstance(each, Withdrawn)] == [
+        ("pmid:45",),
+        ("pmid:24", "pmid:25", "doi:10.1/d", "doi:10.1/e"),
+        ("pmid:31", "doi:10.1002/(sici)3.0.co;2-2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("retracted", "reinstated", "out"),
+    [
+        ("31/12/2020", "1/1/2019 0:00", True),
+        ("", "1/1/2019 0:00", True),
+        ("", "", True),
+        ("1/31/2020 0:00", "", True),
+        ("2020-01-31", "1/1/2019 0:00", True),
+        ("2020-01-31", "2/1/2020 0:00", False),
+    ],
+)
+def test_only_a_later_reinstatement_counts(tmp_path: Path, retracted: str, reinstated: str, out: bool) -> None:
+    lines = f"1,T,{reinstated},10.1/i,29,Reinstatement,\n2,T,{retracted},10.1/i,29,Retraction,\n"
+    _, found = read(tmp_path, "a.csv", HEADER + lines)
+    assert any(isinstance(each, Withdrawn) for each in found) == out
+
+
+@pytest.mark.parametrize("then", ["2,T,5/2/2024 0:00,,44,Reinstatement,\n", ""])
+@pytest.mark.parametrize("other", ["", "notice", "user"])
+def test_an_article_that_its_list_reinstates_may_come_back(tmp_path: Path, then: str, other: str) -> None:
+    index, documents, listed = tmp_path / "index", tmp_path / "a.jsonl", tmp_path / "watch.csv"
+    rows(documents, {"id": "q", "pmid": 44, "text": "Right."}, {"id": "r", "text": "Other."})
+    row = "1,T,1/2/2024 0:00,,44,Retraction,\n"
+    listed.write_text(HEADER + row + "3,U,1/2/2024 0:00,,45,Retraction,\n")
+    add(index, documents)
+    if other == "user":
+        remove_from_index(index, ["q"])
+    add(index, listed)
+    if other == "notice":
+        (tmp_path / "other.csv").write_text(HEADER + row)
+        add(index, tmp_path / "other.csv")
+    listed.write_text(HEADER + (row if then else "") + then + "3,U,1/2/2024 0:00,,45,Retraction,\n")
+    changes = Changes()
+    add_to_index(index, listed, changes=changes)
+    lifted = [which for what, which, _ in changes.rows if what == "lifted"]
+    add(index, documents)
+    assert ("q" in held(index)) == (not other)
+    assert ("pmid:44" in lifted) == (not other)
+    assert "pmid:45" not in lifted
