@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -15,14 +16,14 @@ from medagent.retrieval.passages import replace_surrogates
 from medagent.retrieval.readers.base import Item, LeftOut, OpenFile, Skipped, UnusableFileError
 from medagent.retrieval.readers.marks import expand_ligatures
 from medagent.retrieval.readers.pdf_blocks import read_pages
-from medagent.retrieval.readers.pdf_drawn import ink_of
+from medagent.retrieval.readers.pdf_drawn import ink_of, pictured
 from medagent.retrieval.readers.pdf_lines import hyphenated_words, without_running
 from medagent.retrieval.readers.pdf_ocr import recognized
 from medagent.retrieval.readers.pdf_titles import bookmarks_of, sections_of, text_or_none, title_on, year_of
 from medagent.retrieval.readers.pdf_words import PlacedPage, placed_page
 from medagent.retrieval.readers.text import title_from_name
 
-LITTLE = 10  # words between its edges that a page has at most which is a picture
+LITTLE, STAMPED = 10, 20  # words between its edges that a page has at most which is a picture, or most of it is
 EDGE, INK = 0.12, 0.1  # shares of a page: its edges, where running lines stand; and what a picture fills of it
 _ENCRYPTED = {
     pypdfium2.raw.FPDF_ERR_PASSWORD: "is encrypted; save it without a password",
@@ -76,11 +77,13 @@ def _lack_of(placed: PlacedPage, page: pypdfium2.PdfPage) -> str:
     """What a page lacks that shows something else than text; empty for a blank one."""
     margin = EDGE * (placed.edges[1] - placed.edges[0])
     inner = [word for word in placed.words if placed.edges[0] + margin < word.y < placed.edges[1] - margin]
-    if placed.struck or placed.turned or len(inner) > LITTLE:
+    covered = pictured(page) > 0.5
+    if placed.struck or placed.turned or len(inner) > (STAMPED if covered else LITTLE):
         return ""
-    if placed.words:
-        return "almost no text and a picture" if ink_of(page) > INK else ""
-    return "no text" if ink_of(page) else ""
+    lettered = sum((word.x1 - word.x0) * word.size for word in placed.words) / math.prod(page.get_size())
+    least = min(2 * lettered, INK) if covered or not placed.words else INK  # a blank scan has its letters' ink alone
+    what = "almost no text and a picture" if placed.words else "no text"
+    return what if ink_of(page) > least else ""
 
 
 def _left_out(name: str, pages: Sequence[PlacedPage]) -> Iterator[LeftOut]:

@@ -149,12 +149,12 @@ def _blocks(
             lines = [line.text for line in each.lines]
             blocks.append(TextBlock(lines, _is_heading(each, size)))
             if len(lines) > 1 or not _CONTINUED.search(lines[0]):
-                table = before = None
+                table, before = table if each.size <= SMALL * size else None, None  # a note ends no table
     return blocks + [TextBlock([line.text for line in note.lines]) for note in notes], table
 
 
 def _is_note(paragraph: Paragraph, size: float) -> bool:
-    return paragraph.size <= SMALL * size and re.match(r"[\d*†‡§¶]", paragraph.begins) is not None
+    return paragraph.size <= SMALL * size and re.match(r"[\d*†‡§¶]|[a-z]\s", paragraph.begins) is not None
 
 
 def _is_heading(paragraph: Paragraph, size: float) -> bool:

@@ -100,3 +100,11 @@ def ink_of(page: pypdfium2.PdfPage) -> float:
     """The share of a page, in squares of five points, that does not look like its paper."""
     shown = page.render(scale=min(0.2, 1000 / max(page.get_size())), grayscale=True).to_numpy().astype(np.int16)
     return float(np.mean(np.abs(shown - np.median(shown)) > SHOWN))
+
+
+def pictured(page: pypdfium2.PdfPage) -> float:
+    """The share of a page that pictures cover, each counted for itself."""
+    left, bottom, right, top = page.get_bbox()
+    boxes = [picture.get_bounds() for picture in page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE])]
+    shown = np.clip(np.array(boxes).reshape(-1, 4), (left, bottom, left, bottom), (right, top, right, top))
+    return float(np.prod(shown[:, 2:] - shown[:, :2], axis=1).sum() / ((right - left) * (top - bottom)))

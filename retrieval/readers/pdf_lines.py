@@ -211,6 +211,8 @@ def without_running(pages: Sequence[PlacedPage]) -> Iterator[PlacedPage]:
         for side, edge in enumerate(edges):
             others = [(other.number, theirs[side]) for other, theirs in around]
             gone |= {id(word) for piece in _running(edge, page, others) for word in piece.words}
+        if page.lacks and _PAGE.fullmatch(" ".join(word.text for word in page.words)):
+            gone |= {id(word) for word in page.words}
         yield replace(page, words=[word for word in page.words if id(word) not in gone])
 
 
