@@ -22,8 +22,6 @@ CREATE TABLE IF NOT EXISTS withdrawn (name TEXT PRIMARY KEY, kind TEXT NOT NULL,
 """
 # Aliases before a name: the document is a preprint of that name; its article, or its preprint, has that name.
 PREPRINT, PREPRINT_OF, ARTICLE_OF = "preprint ", "preprint of ", "article of "
-# Before a name in `seen`: a part tells of its retraction; a part has it, and it was kept out.
-NOTICE_OF, KEPT_OUT = "notice of ", "kept out "
 _VARIABLES = 500  # values of one "IN (...)"
 Kind = Literal["deleted", "retracted", "removed", "allowed"]
 
@@ -134,23 +132,6 @@ class DocumentTables:
             (asked, asked),
         )
         return found
-
-    def lift(self, part: str) -> set[str]:
-        """Forget the retractions that a part alone tells of; their names."""
-        self._db.execute(f"DELETE FROM seen WHERE part = ? AND name GLOB '{NOTICE_OF}*'", (part,))  # noqa: S608
-        other = f"(SELECT MIN(part) FROM seen WHERE name = '{NOTICE_OF}' || withdrawn.name)"  # noqa: S608
-        told, query = "part = ? AND kind = 'retracted'", "DELETE FROM withdrawn WHERE"
-        lifted = self._db.execute(f"{query} {told} AND {other} IS NULL RETURNING name", (part,)).fetchall()
-        self._db.execute(f"UPDATE withdrawn SET part = {other} WHERE {told}", (part,))  # noqa: S608
-        self._db.commit()
-        return {name for (name,) in lifted}
-
-    def read_again(self, names: Iterable[str]) -> None:
-        """Have the parts that these documents were kept out of read anew."""
-        parts = select_in(self._db, "SELECT part FROM seen WHERE name IN", [KEPT_OUT + name for name in names])
-        self._db.executemany("UPDATE parts SET fingerprint = '' WHERE name = ?", parts)
-        self._db.executemany("UPDATE documents SET reading = '' WHERE part = ?", parts)
-        self._db.commit()
 
     def kept_out(self, *, limit: int) -> list[tuple[str, str]]:
         """Names that must stay out, each with the reason; not those that only follow from another."""

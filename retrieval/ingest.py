@@ -49,7 +49,7 @@ class Ingest:
 
     def read(self, progress: Progress, *, changed_again: bool = False) -> None:
         """Read what is not stored yet. Parts that changed are read again with `changed_again`, else an error."""
-        states, lifted = self._store.parts(), set[str]()
+        states = self._store.parts()
         for part in self._corpus.parts:
             key = self._corpus.key(part)
             if key in states and states[key].fingerprint != part.fingerprint:
@@ -60,7 +60,6 @@ class Ingest:
                     )
                 del states[key]
                 self._store.forget_notes(part.name)
-                lifted |= self._store.documents.lift(key)
         total, read, batch = sum(part.size for part in self._corpus.parts), 0, _Batch()
         for part in self._corpus.parts:
             key = self._corpus.key(part)
@@ -83,11 +82,6 @@ class Ingest:
                 progress("reading", read, total, len(self._store))
         if batch.parts:
             self._commit(batch)
-        if lifted := lifted - set(self._store.documents.withdrawn(lifted)):
-            for name in sorted(lifted):
-                self._changes.add("lifted", name, "its list keeps it out no more; add or synchronise its source again")
-            self._store.documents.read_again(lifted)
-            self.read(progress, changed_again=True)
         progress("reading", read, total, len(self._store))
 
     def _commit(self, batch: _Batch) -> _Batch:

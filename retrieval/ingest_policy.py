@@ -20,8 +20,6 @@ from typing import Literal, get_args
 
 from medagent.retrieval.documents import (
     ARTICLE_OF,
-    KEPT_OUT,
-    NOTICE_OF,
     PREPRINT,
     PREPRINT_OF,
     DocumentChanges,
@@ -43,7 +41,6 @@ Change = Literal[
     "retracted",
     "superseded",  # it is a preprint, and its article is indexed
     "notices",  # a list of notices names it, and the index does not hold it
-    "lifted",  # no notice keeps it out any more
     "kept out",  # it was removed, retracted or deleted before
     "older",  # the index holds a newer version
     "repeated",  # the same document again
@@ -160,8 +157,6 @@ class IngestPolicy:
             self.changes.add("older", said.where, "the deletion is older than what the index holds")
             return
         for name in names:
-            if said.kind == "retracted":
-                self.tables.seen.add((NOTICE_OF + name, part))
             known = self.tables.withdrawn.get(name) or self._withdrawn.get(name)
             if known is not None and known.kind == "allowed":
                 continue
@@ -172,7 +167,6 @@ class IngestPolicy:
         allowed = {name for name in names if (out := self._withdrawn.get(name)) and out.kind == "allowed"}
         known_here = sorted(name for name in names - allowed if name in self._held)
         for name in known_here:
-            self.tables.seen |= {(KEPT_OUT + each, self._held[name].part) for each in names}
             self._drop(name)
             self.changes.add("retracted" if said.kind == "retracted" else "deleted", name, said.reason)
         if not known_here:
@@ -188,7 +182,6 @@ class IngestPolicy:
         out = self._kept_out_by(found, part)
         if out is not None:
             self._keep_out(found, out)
-            self.tables.seen.add((KEPT_OUT + out.name, part))
             return
         if article := next(self._known(_articles_of(found), found.name), ""):
             reason = f"is a preprint of {article}, which is indexed"

@@ -230,27 +230,3 @@ def test_only_a_later_reinstatement_counts(tmp_path: Path, retracted: str, reins
     lines = f"1,T,{reinstated},10.1/i,29,Reinstatement,\n2,T,{retracted},10.1/i,29,Retraction,\n"
     _, found = read(tmp_path, "a.csv", HEADER + lines)
     assert any(isinstance(each, Withdrawn) for each in found) == out
-
-
-@pytest.mark.parametrize("then", ["2,T,5/2/2024 0:00,,44,Reinstatement,\n", ""])
-@pytest.mark.parametrize("other", ["", "notice", "user"])
-def test_an_article_that_its_list_reinstates_may_come_back(tmp_path: Path, then: str, other: str) -> None:
-    index, documents, listed = tmp_path / "index", tmp_path / "a.jsonl", tmp_path / "watch.csv"
-    rows(documents, {"id": "q", "pmid": 44, "text": "Right."}, {"id": "r", "text": "Other."})
-    row = "1,T,1/2/2024 0:00,,44,Retraction,\n"
-    listed.write_text(HEADER + row + "3,U,1/2/2024 0:00,,45,Retraction,\n")
-    add(index, documents)
-    if other == "user":
-        remove_from_index(index, ["q"])
-    add(index, listed)
-    if other == "notice":
-        (tmp_path / "other.csv").write_text(HEADER + row)
-        add(index, tmp_path / "other.csv")
-    listed.write_text(HEADER + (row if then else "") + then + "3,U,1/2/2024 0:00,,45,Retraction,\n")
-    changes = Changes()
-    add_to_index(index, listed, changes=changes)
-    lifted = [which for what, which, _ in changes.rows if what == "lifted"]
-    add(index, documents)
-    assert ("q" in held(index)) == (not other)
-    assert ("pmid:44" in lifted) == (not other)
-    assert "pmid:45" not in lifted
