@@ -14,7 +14,7 @@ from lxml.html import HtmlElement, defs
 from medagent.retrieval.bibliography import Bibliography, year_in
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.readers.base import Item, left_out_of, table_lines, usable
-from medagent.retrieval.readers.html_tree import BLOCKS, cells_of, prepare, strikes_closed_late
+from medagent.retrieval.readers.html_tree import BLOCKS, cells_of, prepare, strikes_as_del
 from medagent.retrieval.readers.marks import expand_ligatures
 from medagent.retrieval.readers.text import title_from_name
 from medagent.retrieval.readers.years import printed_year
@@ -87,7 +87,7 @@ def _without_tags(fragment: str, left_out: Counter[str]) -> str:
     if not _BLOCK.search(fragment):  # then its line ends are meant
         pieces[::2] = [text.replace("\n", "<br><br>") for text in pieces[::2]]
     whole = re.sub(r"(</?)jats:", r"\1", re.sub(r"(</?)jats:title\b", r"\1h4", "".join(pieces), flags=re.I), flags=re.I)
-    tree = html.fragment_fromstring(strikes_closed_late(whole), create_parent="div")
+    tree = html.fragment_fromstring(strikes_as_del(whole), create_parent="div")
     left_out += prepare(tree)
     return "\n".join(line for _, line in lines_of(tree))
 

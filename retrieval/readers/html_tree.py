@@ -31,7 +31,7 @@ BLOCKS = (defs.block_tags - {"del", "ins"}) | frozenset(
 _LINKED = re.compile(r"[\W\d]*[a-z]?[\W\d]*")
 
 
-def strikes_closed_late(page: str) -> str:
+def strikes_as_del(page: str) -> str:
     """The page with <del> in place of <s> and <strike>, which the parser would close before a block in them."""
     return _STRIKE.sub(r"<\1del", page)
 

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from medagent.retrieval.bibliography import Bibliography
 from medagent.retrieval.readers.base import Item, OpenFile
 from medagent.retrieval.readers.html_text import PARSER, document_of, lines_of
-from medagent.retrieval.readers.html_tree import prepare, strikes_closed_late
+from medagent.retrieval.readers.html_tree import prepare, strikes_as_del
 
 _FRONT = re.compile(r"---[ \t]*\n(.*?\n)(?:---|\.\.\.)[ \t]*\n", re.DOTALL)
 _NOTE = re.compile(r"^( {0,3})\[\^[^\]\s]+\]:[ \t]*|\[\^[^\]\s]+\]", re.MULTILINE)
@@ -33,7 +33,7 @@ def read_markdown(file: OpenFile) -> Iterator[Item]:
         if isinstance(said, dict):
             front, text = {str(key).lower(): value for key, value in said.items()}, text[found.end() :]
     page = _COMMONMARK.render(_RAISED.sub(r"<sup>\1</sup>", _NOTE.sub(r"\1", _LINK.sub("\n", text))))
-    tree = html.fragment_fromstring(strikes_closed_late(page), create_parent="div", parser=PARSER)
+    tree = html.fragment_fromstring(strikes_as_del(page), create_parent="div", parser=PARSER)
     left_out = prepare(tree)
     tag, line = next(lines_of(tree), ("", ""))
     title = str(front.get("title") or (line if tag == "h1" else ""))

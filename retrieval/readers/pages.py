@@ -14,7 +14,7 @@ from trafilatura.utils import load_html
 from medagent.retrieval.bibliography import Bibliography
 from medagent.retrieval.readers.base import Item, OpenFile, UnusableFileError
 from medagent.retrieval.readers.html_text import document_of
-from medagent.retrieval.readers.html_tree import CHARSET, prepare, strikes_closed_late
+from medagent.retrieval.readers.html_tree import CHARSET, prepare, strikes_as_del
 from medagent.retrieval.readers.marks import expand_ligatures
 from medagent.retrieval.readers.years import published
 
@@ -24,7 +24,7 @@ logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
 
 def read_html(file: OpenFile) -> Iterator[Item]:
     """One document of a page's main text: menus, banners and footers are left out, tables kept."""
-    tree = load_html(strikes_closed_late(file.text(declared=CHARSET)))
+    tree = load_html(strikes_as_del(file.text(declared=CHARSET)))
     date = "" if tree is None else published(tree)
     left_out = Counter[str]() if tree is None else prepare(tree)
     made = tree is not None and trafilatura.bare_extraction(
