@@ -21,10 +21,10 @@ import torch
 from medagent.agent import Agent, Job
 from medagent.errors import InputError, PolicyError
 from medagent.models.text_length import stated_positions
+from medagent.pieces import Piece, encode
 from medagent.plain_protocol import PlainProtocol
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import Session
-from medagent.protocol import Piece, encode
 from medagent.retrieval.batching import SearchBatcher
 from medagent.types import LETTERS, Question, Rollout, StopReason, Turn
 from medagent.untrusted_text import harmless_question

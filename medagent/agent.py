@@ -15,13 +15,15 @@ from time import monotonic
 from transformers import PreTrainedTokenizerBase
 
 from medagent.errors import EndpointError, MedagentError, PolicyError
+from medagent.pieces import Piece, encode, encode_as_one
 from medagent.plain_protocol import PlainProtocol
 from medagent.policy import Policy, Session, TurnStop
-from medagent.protocol import Piece, TagProtocol, TurnProtocol, encode
+from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.retrieval.batching import SearchBatcher, SearchStats
 from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.retriever import Retriever
+from medagent.tool_calls import ToolCall, ToolResult
 from medagent.types import Limits, Question, Rollout, StopReason, Turn
 from medagent.untrusted_text import harmless, harmless_passages, harmless_question
 
@@ -185,7 +187,8 @@ class Agent:
         return await self._roll_out_and_close(job, self._session(job), batcher or self.search_batcher(), on_turn)
 
     def _session(self, job: Job) -> Session:
-        return self.policy.open(seed=job.seed, temperature=job.temperature, blocks=self.protocol.blocks)
+        blocks = self.protocol.turn_ends(self.policy.tokenizer)
+        return self.policy.open(seed=job.seed, temperature=job.temperature, blocks=blocks)
 
     def search_batcher(self, *, retries: int = 5) -> SearchBatcher:
         """A batcher for this agent's searches; it belongs to one event loop."""
@@ -205,7 +208,7 @@ class Agent:
         tokenizer, limits = self.policy.tokenizer, self.limits
         prompt_ids, turns = await self._beginning(job, batcher)
         session.append(list(prompt_ids))
-        total, num_searches = len(prompt_ids), len(turns)
+        total = len(prompt_ids)
         if turns:
             session.append([*turns[0].token_ids, *turns[0].observation_ids])
             total += len(turns[0].token_ids) + len(turns[0].observation_ids)
@@ -226,39 +229,36 @@ class Agent:
                 break
             session.append(forced)
             sampled = await session.sample(max_tokens=room)
-            text = (self.protocol.opened(tokenizer) if number == 0 else "") + written + sampled.text
+            said = written + self.protocol.without_end(tokenizer, sampled.text)
+            text = (self.protocol.opened(tokenizer) if number == 0 else "") + said
             parsed = self.protocol.parse(text)
             token_ids = (*forced, *sampled.token_ids)
             logprobs = ((0.0,) * len(forced)) + sampled.logprobs
             total += len(token_ids)
-            # The last turn's query is never searched, so it counts as none.
+            # The last turn's calls are never run, so they count as none.
             seen = [hit.passage for each in turns for hit in each.hits]
             answer = written_answer(parsed.answer, seen, job.question, self.protocol, tokenizer)
             turn = Turn(token_ids, logprobs, text, None, answer, forced_prefix=len(forced))
             turn = replace(turn, usage=sampled.usage, quoted=answer != parsed.answer)
-            whole = sampled.stop is TurnStop.TAG or (sampled.stop is TurnStop.END_OF_TEXT and not self.trained)
-            searches_again = whole and parsed.query is not None
-            if searches_again and number + 1 < limits.max_turns:
-                if job.given and job.given.only:
-                    hits = list(turns[0].hits)
-                else:
-                    hits = await self._search(job, parsed.query or "", batcher, first=not num_searches)
-                num_searches += 1
-                observation_ids, shown = self.protocol.encode_observation(
+            by_model = sampled.stop is TurnStop.END_OF_TEXT and self.protocol.ended_by(self.trained)
+            goes_on = bool(parsed.asked) and (by_model or sampled.stop is TurnStop.TAG)
+            if goes_on and number + 1 < limits.max_turns:
+                results = await self._results(job, parsed.asked, turns, batcher)
+                observation_ids, shown = self.protocol.encode_results(
                     tokenizer,
-                    harmless_passages(tokenizer, [hit.passage for hit in hits]),
+                    results,
                     first_number=self.protocol.num_numbers(harmless_passages(tokenizer, seen)) + 1,
                     max_tokens=limits.max_observation_tokens,
                 )
                 total += len(observation_ids)
                 session.append(observation_ids)
-                turn = replace(
-                    turn, query=parsed.query, hits=tuple(hits[:shown]), observation_ids=tuple(observation_ids)
-                )
+                hits = tuple(hit for each, count in zip(results, shown, strict=True) for hit in each.hits[:count])
+                turn = replace(turn, query=parsed.query, hits=hits, observation_ids=tuple(observation_ids))
+                turn = replace(turn, calls=parsed.asked)
             turns.append(turn)
             if on_turn:
                 on_turn(turn)
-            if searches_again:
+            if goes_on:
                 continue
             if sampled.stop is TurnStop.LENGTH:
                 stop = StopReason.MAX_TURN_TOKENS if room == limits.max_turn_tokens else StopReason.MAX_TOTAL_TOKENS
@@ -284,6 +284,23 @@ class Agent:
         )
         return ids, [Turn((), (), "", query, hits=tuple(hits[:shown]))]  # the passages stand in the prompt
 
+    async def _results(
+        self, job: Job, calls: Sequence[ToolCall], turns: Sequence[Turn], batcher: SearchBatcher
+    ) -> list[ToolResult]:
+        """The results of a turn's calls, which run side by side."""
+        searched = any(turn.query is not None for turn in turns)
+        return list(await asyncio.gather(*(self._result(job, call, turns, batcher, not searched) for call in calls)))
+
+    async def _result(
+        self, job: Job, call: ToolCall, turns: Sequence[Turn], batcher: SearchBatcher, first: bool
+    ) -> ToolResult:
+        query = str(call.arguments.get("query") or "")
+        if call.error or call.name != "search" or not query:
+            return ToolResult(call.name, error=call.error or "wanted a call of search with a query.")
+        if job.given and job.given.only:
+            return ToolResult(call.name, turns[0].hits)
+        return ToolResult(call.name, tuple(await self._search(job, query, batcher, first=first)))
+
     async def _search(self, job: Job, query: str, batcher: SearchBatcher, *, first: bool) -> list[Hit]:
         """The hits of a search, without the job's withheld documents and with its planted passages."""
         asker = f"question {job.question.id}, sample {job.sample}"
@@ -300,14 +317,14 @@ class Agent:
         return query, await self._search(job, query, batcher, first=True)
 
     async def _given_turn(self, job: Job, given: GivenSearch, batcher: SearchBatcher) -> Turn:
-        tokenizer, protocol, block = self.policy.tokenizer, self.protocol, self.protocol.search
+        tokenizer, protocol = self.policy.tokenizer, self.protocol
         query, hits = await self._given_hits(job, given, batcher)
-        text = protocol.rest_of_first_turn(tokenizer, block.around(query))
-        start = text.removesuffix(query + block.end)
-        ids = _encoded_as_one(tokenizer, [Piece(start), Piece(query, trusted=False), Piece(block.end)])
-        observation_ids, shown = protocol.encode_observation(
+        pieces = protocol.query_pieces(tokenizer, query)
+        ids = encode_as_one(tokenizer, pieces)
+        text = protocol.without_end(tokenizer, "".join(piece.text for piece in pieces))
+        observation_ids, (shown,) = protocol.encode_results(
             tokenizer,
-            harmless_passages(tokenizer, [hit.passage for hit in hits]),
+            [ToolResult("search", tuple(hits))],
             first_number=1,
             max_tokens=self.limits.max_observation_tokens,
         )
@@ -331,15 +348,3 @@ def written_answer(
 ) -> str | None:
     """The answer of a turn in which the agent said this, after it was shown these passages."""
     return said and protocol.written_answer(said, harmless_passages(tokenizer, seen), question)
-
-
-def _encoded_as_one(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[int]:
-    """Token ids of harmless pieces as one text, as a policy learns its own turns.
-
-    Where an untrusted piece would yield an added token, they are encoded piece by piece.
-    """
-    added = {*tokenizer.added_tokens_decoder, *tokenizer.all_special_ids}
-    whole = encode(tokenizer, [Piece("".join(piece.text for piece in pieces))])
-    trusted = encode(tokenizer, [piece for piece in pieces if piece.trusted])
-    same = [each for each in whole if each in added] == [each for each in trusted if each in added]
-    return whole if same else encode(tokenizer, pieces)

@@ -18,10 +18,11 @@ from transformers import PreTrainedTokenizerBase
 from medagent.agent import Agent, GivenSearch, Job
 from medagent.answer_forms import FORM_HINTS
 from medagent.lines import NumberedLines
+from medagent.pieces import TOOL_CALL, Block, Piece, encode
 from medagent.plain_protocol import PlainProtocol
-from medagent.protocol import TAGS, Block, ParsedTurn, Piece, TagProtocol, encode
+from medagent.protocol import TAGS, ParsedTurn, TagProtocol
 from medagent.retrieval.passages import Passage
-from medagent.tool_calls import INSIDE, TOOL_CALL, query_of
+from medagent.tool_calls import INSIDE, query_of
 from medagent.types import Question
 
 ASKED = (

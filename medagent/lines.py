@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from transformers import PreTrainedTokenizerBase
 
+from medagent.pieces import Piece
 from medagent.plain_protocol import PlainProtocol
-from medagent.protocol import Piece, TagProtocol, TurnProtocol
+from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.retrieval.chunking import sentence_spans
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Question

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Self
 from transformers import PreTrainedTokenizerBase
 
 from medagent.models.chat_template import beginning_of_text, chat_frame, day_of
-from medagent.protocol import Block, ParsedTurn, Piece, TagProtocol, TurnProtocol, encode, neutralise
+from medagent.pieces import Block, Piece, encode
+from medagent.protocol import ParsedTurn, TagProtocol, TurnProtocol, neutralise
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Question
 from medagent.untrusted_text import harmless_passages
@@ -24,6 +25,7 @@ LIST = 'End your reply with a line "Answer: ...", which gives all entries with "
 NUMBER = 'End your reply with a line "Answer: ...", which gives one number and its unit.\n'
 SELECT_ALL = 'End your reply with a line "Answer: A, C", which names the letters of all right options.\n'
 _LEAD = re.compile(r"^[\s*_#>]*(?:the\s+)?(?:final\s+|correct\s+)?answer(?:\s+is)?\b[\s*_]*[:=]?[\s*_]*", re.IGNORECASE)
+_TAGGED_ANSWER = re.compile(rf"{TagProtocol.answer.start}(.*?){TagProtocol.answer.end}", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -123,3 +125,13 @@ class PlainProtocol(TurnProtocol):
             frame = chat_frame(tokenizer, self.date)
             return [*encode(tokenizer, [Piece(frame.before)]), *ids, *encode(tokenizer, [Piece(frame.after)])]
         return ids if ids[: len(begin)] == begin else begin + ids
+
+
+def tagged_answers(reply: str) -> list[str]:
+    """The texts between answer tags anywhere in a raw reply, in order: ['B'] of "So <Answer>B</Answer>."."""
+    return [str(found) for found in _TAGGED_ANSWER.findall(reply)]
+
+
+def searches(text: str) -> bool:
+    """Whether a turn opens a search after its thoughts, closed or not."""
+    return TagProtocol.search.start in text.rpartition(TagProtocol.think.end)[2]

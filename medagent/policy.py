@@ -12,7 +12,7 @@ from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from medagent.protocol import Block
+from medagent.pieces import Block
 from medagent.types import Usage
 
 

@@ -13,18 +13,17 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from typing import Any, ClassVar, Literal, Self
 
 from transformers import PreTrainedTokenizerBase
 
 from medagent.answer_forms import FORM_HINTS
 from medagent.models.chat_template import beginning_of_text, chat_frame, day_of
+from medagent.pieces import Block, Piece, encode
 from medagent.retrieval.passages import Passage
+from medagent.tool_calls import ToolCall, ToolResult
 from medagent.types import LETTERS, Question
 from medagent.untrusted_text import (
-    LONGEST_KEPT,
-    encode_untrusted,
     harmless_passages,
     harmless_question,
     literally,
@@ -37,7 +36,6 @@ NOT_ADVICE = "For research and education; this is not medical advice."
 
 _CITATION = re.compile(r"\[(\d{1,3})\]")
 _TAG = re.compile(r"<(?=\s*/?\s*(?:" + "|".join(TAGS) + r")\b)", re.IGNORECASE)
-_TAGGED_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
 _NO_TAG = r"(?:(?!</?(?:think|search|information|answer)>).)*"  # a "<" of ordinary text is none
 _CLOSED_THOUGHT = "\n</think>\n\n"  # as templates write a thought that says nothing
 
@@ -57,32 +55,21 @@ it, like [1]."""
 
 
 @dataclass(frozen=True)
-class Block:
-    """The texts that open and end a part of a turn."""
-
-    start: str
-    end: str
-
-    def around(self, said: str) -> str:
-        """The part as demonstrations and given turns write it: after a space, words have their usual tokens."""
-        return f"{self.start.rstrip()} {said}{self.end}"
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A piece of text with its origin. Untrusted pieces yield no id of an added token, special or not."""
-
-    text: str
-    trusted: bool = True
-
-
-@dataclass(frozen=True)
 class ParsedTurn:
-    """A turn, read: a query, an answer, or neither (malformed)."""
+    """A turn, read: a query, an answer, or neither (malformed).
+
+    `calls` of tools go with the query of the searches among them. A query without calls is one search.
+    """
 
     think: str
     query: str | None
     answer: str | None
+    calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def asked(self) -> tuple[ToolCall, ...]:
+        """What the turn asks for before the next one; nothing where it answers."""
+        return self.calls or (() if self.query is None else (ToolCall("search", {"query": self.query}),))
 
 
 def neutralise(text: str) -> str:
@@ -129,6 +116,32 @@ class TurnProtocol(ABC):
         `given`: search results stand before the answer. Without it there are none.
         """
 
+    def turn_ends(self, tokenizer: PreTrainedTokenizerBase) -> tuple[Block, ...]:
+        """The blocks after which a policy stops; of one without a start, the end is no part of the turn's text."""
+        return self.blocks
+
+    def without_end(self, tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+        """A turn's text without an end that is no part of it."""
+        ends = [block.end for block in self.turn_ends(tokenizer) if not block.start and text.endswith(block.end)]
+        return text.removesuffix(max(ends, key=len, default=""))
+
+    def ended_by(self, trained: bool) -> bool:
+        """Whether the model's own end token ends a turn that calls; a trained agent ends it by a tag."""
+        return not trained
+
+    def query_pieces(self, tokenizer: PreTrainedTokenizerBase, query: str) -> list[Piece]:
+        """A first turn that the environment writes: a search for an untrusted query."""
+        text = self.rest_of_first_turn(tokenizer, self.search.around(query))
+        return [Piece(text.removesuffix(query + self.search.end)), Piece(query, trusted=False), Piece(self.search.end)]
+
+    def written_turn(self, tokenizer: PreTrainedTokenizerBase, *, query: str | None = None, answer: str = "") -> str:
+        """The text of a turn that searches for `query`, or else answers, as demonstrations write it."""
+        return self.answer.around(answer) if query is None else self.search.around(query)
+
+    def turn_end(self, tokenizer: PreTrainedTokenizerBase, *, called: bool) -> str:
+        """What ends a turn behind its text, one that calls a tool if `called`; nothing here."""
+        return ""
+
     def opened(self, tokenizer: PreTrainedTokenizerBase) -> str:
         """The part of the first turn that the prompt's end already writes, such as an open thought; nothing here."""
         return ""
@@ -153,6 +166,26 @@ class TurnProtocol(ABC):
 
         The first passage is numbered `first_number`. The rollout loop's have passed `harmless_passages`.
         """
+
+    def encode_results(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        results: Sequence[ToolResult],
+        *,
+        first_number: int,
+        max_tokens: int,
+        ended: bool = True,
+    ) -> tuple[list[int], list[int]]:
+        """Token ids of the results of a turn's calls within `max_tokens`, and how many passages of each they show.
+
+        An error is shown as a passage that does not count. `ended`: the turn was sampled to its end.
+        """
+        (result,) = results  # a turn in tags calls once
+        passages = [hit.passage for hit in result.hits] or [Passage.make("", result.error)] * bool(result.error)
+        ids, shown = self.encode_observation(
+            tokenizer, harmless_passages(tokenizer, passages), first_number=first_number, max_tokens=max_tokens
+        )
+        return ids, [min(shown, len(result.hits))]
 
     @abstractmethod
     def parse(self, text: str) -> ParsedTurn:
@@ -253,7 +286,6 @@ class TagProtocol(TurnProtocol):
         return [*pieces, Piece(hint)] if hint else pieces
 
     def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> list[int]:
-        """Token ids of the first message, up to where the policy starts to write."""
         pieces = self.prompt(harmless_question(tokenizer, question))
         if self.chat:
             frame = chat_frame(tokenizer, self.date)
@@ -316,30 +348,3 @@ class TagProtocol(TurnProtocol):
             return ParsedTurn(think, search[1].strip(), None)
         answer = re.fullmatch(f"{_NO_TAG}<answer>({_NO_TAG})</answer>", outside, re.DOTALL)
         return ParsedTurn(think, None, (answer and answer[1].strip()) or None)
-
-
-def tagged_answers(reply: str) -> list[str]:
-    """The texts between answer tags anywhere in a raw reply, in order: ['B'] of "So <Answer>B</Answer>."."""
-    return [str(found) for found in _TAGGED_ANSWER.findall(reply)]
-
-
-def searches(text: str) -> bool:
-    """Whether a turn opens a search after its thoughts, closed or not."""
-    return TagProtocol.search.start in text.rpartition(TagProtocol.think.end)[2]
-
-
-def encode(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[int]:
-    """Token ids, piece by piece. Pieces are never merged across their borders, so a format has one encoding."""
-    ids, added = list[int](), len(tokenizer.added_tokens_decoder)
-    for piece in pieces:
-        kept = len(piece.text) <= LONGEST_KEPT
-        ids += (_encode_piece if kept else _encode_piece.__wrapped__)(tokenizer, added, piece.text, piece.trusted)
-    return ids
-
-
-# Marks repeat in every prompt, passages in every iteration. The cache is bounded, as users' questions enter it too.
-@lru_cache(maxsize=20_000)
-def _encode_piece(tokenizer: PreTrainedTokenizerBase, added: int, text: str, trusted: bool) -> tuple[int, ...]:
-    if not trusted:
-        return tuple(encode_untrusted(tokenizer, text))
-    return tuple(tokenizer(text, add_special_tokens=False, split_special_tokens=False)["input_ids"])

@@ -1,14 +1,17 @@
-"""Searches as function calls: the function that endpoints are offered, and how its calls are read."""
+"""Tools as models call them: a call, its result, and the messages of a dialogue with tools.
+
+Also how one query is read from a call that an endpoint reports, or that a model wrote.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from medagent.protocol import Block
+from medagent.retrieval.passages import Hit
 
-TOOL_CALL = Block("<tool_call>", "</tool_call>")  # as Qwen writes a call; a protocol with it offers the search
 _PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 _TOLD = "Search the medical corpus for some words. Returns numbered passages."
 SEARCH_FUNCTION: dict[str, Any] = {
@@ -16,6 +19,34 @@ SEARCH_FUNCTION: dict[str, Any] = {
     "function": {"name": "search", "description": _TOLD, "parameters": _PARAMETERS},
 }
 INSIDE = ("function", "arguments", "parameters", "input")  # keys below which models write the arguments
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call as the model wrote it. `error` says why it cannot be run; the model reads that as the result."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a call of the tool `name` gives: passages, which are numbered, or an error that the model may mend."""
+
+    name: str
+    hits: tuple[Hit, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message in the terms of chat templates. `name` is that of a tool, `calls` are those of the assistant."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+    name: str = ""
+    calls: tuple[ToolCall, ...] = ()
 
 
 def query_of(call: object) -> str:

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Literal
 
 from medagent.retrieval.passages import Hit
+from medagent.tool_calls import ToolCall
 
 LETTERS = "ABCDEFGHIJ"
 # One answer; up to five, best first; all entries of a list; a number with its unit; all right options.
@@ -112,7 +113,7 @@ class Turn:
 
     `token_ids` and `logprobs` have equal length. `forced_prefix` counts leading tokens that the environment wrote. They
     are not actions and have log-prob 0. `usage` is what an endpoint counted for it. `quoted`: the program wrote
-    `answer` of sentences (`medagent.lines`).
+    `answer` of sentences (`medagent.lines`). `calls` are those of native tool calling.
     """
 
     token_ids: tuple[int, ...]
@@ -126,6 +127,7 @@ class Turn:
     reward: float = 0.0
     usage: Usage | None = None
     quoted: bool = False
+    calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True)

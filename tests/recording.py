@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from transformers import PreTrainedTokenizerBase
 
+from medagent.pieces import Block
 from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.policy import SampledTurn, TurnStop
-from medagent.protocol import Block
 from medagent.retrieval.passages import Hit, Passage
 
 

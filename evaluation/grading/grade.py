@@ -11,8 +11,7 @@ from medagent.evaluation.grading.open_answers import abstains, first_answer, lis
 from medagent.evaluation.grading.option_named import Outcome, Reading, read_answer
 from medagent.evaluation.grading.reasoning_text import without_reasoning
 from medagent.evaluation.grading.replies import read_reply, read_selection
-from medagent.plain_protocol import PlainProtocol
-from medagent.protocol import searches, tagged_answers
+from medagent.plain_protocol import PlainProtocol, searches, tagged_answers
 from medagent.types import Question, Rollout, StopReason
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from medagent.protocol import tagged_answers
+from medagent.plain_protocol import tagged_answers
 
 # Marks around reasoning: <think> (DeepSeek-R1, Qwen), [THINK] (Magistral), <|begin_of_thought|> (Sky-T1),
 # <|START_THINKING|> (Command A), <unused94>thought (MedGemma), Kimi's marks, and prompts' own.

@@ -29,7 +29,7 @@ from medagent.evaluation.grading.option_named import (
 )
 from medagent.evaluation.grading.reasoning_text import without_reasoning
 from medagent.evaluation.grading.statements import is_list, stated
-from medagent.protocol import tagged_answers
+from medagent.plain_protocol import tagged_answers
 
 _FIELD = re.compile(
     r"""(?:["'](?:(?:final|correct|best)[_ ])?(?:answer(?:[_ ](?:choice|idx|letter|option))?s?|choice|option|letter)["']

@@ -14,8 +14,8 @@ from medagent.evaluation.fingerprints import agent_fingerprint
 from medagent.evaluation.rubrics.rows import Message
 from medagent.models.base_models import STARTER
 from medagent.models.chat_template import day_of, render
+from medagent.pieces import Piece, encode
 from medagent.policies.chat_endpoint import RemotePolicy
-from medagent.protocol import Piece, encode
 from medagent.types import Question
 
 DAY = "2025-01-01"  # which templates that print a date are told

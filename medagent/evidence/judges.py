@@ -19,11 +19,11 @@ from medagent.evidence.rules import LexicalRule
 from medagent.evidence.sentences import near_sentences
 from medagent.evidence.support import Item, Statement, SupportJudge, windows_of
 from medagent.evidence.words import folded
+from medagent.pieces import Piece, encode
 from medagent.plain_protocol import PlainProtocol
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import Policy
-from medagent.protocol import Piece, encode
 from medagent.retrieval.passages import Passage
 
 RULES, NLI, JUDGE = "rules", "nli:", "judge:"

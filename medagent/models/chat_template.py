@@ -28,7 +28,14 @@ def day_of(text: str) -> datetime:
     return datetime(day.year, day.month, day.day)
 
 
-def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, Any]], day: datetime) -> str:
+def render(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[dict[str, Any]],
+    day: datetime,
+    *,
+    tools: list[Any] | None = None,
+    add_generation_prompt: bool = True,
+) -> str:
     """The messages in the tokenizer's chat template, as text, on `day`, up to the assistant's next turn.
 
     Errors of the template are raised.
@@ -36,8 +43,9 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, Any]
     return str(
         tokenizer.apply_chat_template(
             list(messages),
+            tools=tools,
             tokenize=False,
-            add_generation_prompt=True,
+            add_generation_prompt=add_generation_prompt,
             strftime_now=day.strftime,
             date_string=day.strftime("%d %b %Y"),
         )

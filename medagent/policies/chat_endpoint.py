@@ -18,11 +18,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from medagent.errors import EndpointError, PolicyError
+from medagent.pieces import TOOL_CALL, Block
 from medagent.policies.http_endpoint import Endpoint, status_of
 from medagent.policies.turn_ends import first_end
 from medagent.policy import SampledTurn, TurnStop
-from medagent.protocol import Block, TagProtocol
-from medagent.tool_calls import SEARCH_FUNCTION, TOOL_CALL, query_of
+from medagent.protocol import TagProtocol
+from medagent.tool_calls import SEARCH_FUNCTION, query_of
 from medagent.types import Limits, Usage
 
 REMOTE_LIMITS = Limits(max_turns=6, max_turn_tokens=1024, max_observation_tokens=8_000, max_total_tokens=120_000)

@@ -18,10 +18,10 @@ from uuid import uuid4
 from transformers import PreTrainedTokenizerBase
 
 from medagent.errors import PolicyError
+from medagent.pieces import Block
 from medagent.policies.http_endpoint import Endpoint, EndpointGoneError
 from medagent.policies.turn_ends import TurnEnds, end_token_ids
 from medagent.policy import SampledTurn, TurnStop
-from medagent.protocol import Block
 
 # All are sent: a server takes a missing one from the model's generation_config.json, and would sample from another
 # distribution than the trainer computes.

@@ -20,12 +20,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from medagent.errors import PolicyError
 from medagent.models.causal_lm import hidden_states, project
 from medagent.models.grouped_attention import use_grouped_attention
+from medagent.pieces import Block
 from medagent.policies.batch import Batch, Dialogue, Sampler, TurnRow
 from medagent.policies.decoder_shape import shape_of
 from medagent.policies.self_check import check_sampling
 from medagent.policies.turn_ends import TurnEnds, end_token_ids
 from medagent.policy import SampledTurn
-from medagent.protocol import Block
 
 JOIN_SHARE, JOIN_STEPS = 8, 8  # rows join when they are an eighth of the running ones, or after eight tokens
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from transformers import PreTrainedTokenizerBase
 
+from medagent.pieces import Block, Piece, encode
 from medagent.policies.turn_ends import TurnEnds, end_token_ids
 from medagent.policy import SampledTurn, TurnStop
-from medagent.protocol import Block, Piece, encode
 
 Script = Callable[[str, int], str]  # (text read so far, turn number) -> the next turn
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from peft import PeftModel
 from transformers import AutoConfig, GenerationConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from medagent.pieces import Block
 from medagent.policy import SampledTurn, TurnStop
-from medagent.protocol import Block
 
 # An end string is searched in as many last tokens as it has bytes, and these more: some tokens have no text.
 SPARE_TOKENS = 16

@@ -18,9 +18,10 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.evidence.sentences import denies
 from medagent.evidence.words import asked_for, folded, form, forms, subject_words, without_kinds
+from medagent.pieces import Piece
 from medagent.plain_protocol import PlainProtocol
 from medagent.policy import Policy, TurnStop
-from medagent.protocol import Piece, TagProtocol, neutralise
+from medagent.protocol import TagProtocol, neutralise
 from medagent.serving.conversation import LONGEST, standing_alone
 
 log = logging.getLogger("medagent.serving.rewriting")

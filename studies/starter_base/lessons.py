@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from medagent.protocol import Piece, TagProtocol, encode
+from medagent.pieces import Piece, encode
+from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Passage
 from medagent.starter.templates import INHERITANCE, RELATIONS, query
 from medagent.types import LETTERS, Limits, Question

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import pytest
 
 from medagent.agent import Agent, Job, rollout_seed
+from medagent.pieces import Block
 from medagent.policies.scripted import ScriptedPolicy
-from medagent.protocol import Block, TagProtocol
+from medagent.protocol import TagProtocol
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.errors import NoIndexError
 from medagent.retrieval.passages import Hit, Passage

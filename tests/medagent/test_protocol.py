@@ -17,9 +17,10 @@ from medagent.agent import Agent, Job
 from medagent.agent_spec import AgentSpec, protocol_from_json, read_spec, write_spec
 from medagent.answer_forms import citations, marked_letters
 from medagent.errors import ConfigError
+from medagent.pieces import Block, Piece, encode
 from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.policies.scripted import ScriptedPolicy
-from medagent.protocol import Block, ParsedTurn, Piece, TagProtocol, encode, neutralise
+from medagent.protocol import ParsedTurn, TagProtocol, neutralise
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.passages import Passage
 from medagent.training.agent_data import AgentSettings
@@ -126,7 +127,7 @@ def test_only_the_protocol_spells_a_tag() -> None:
         texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in said]
         if any(isinstance(text, str) and TAG.search(text) for text in texts):
             found.add(str(file.relative_to(ROOT)))
-    assert found == {"medagent/protocol.py"}
+    assert found == {"medagent/protocol.py", "medagent/call_syntax.py"}  # the latter reads thoughts of any model
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ import pytest
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerBase
 
+from medagent.pieces import Piece, encode
 from medagent.policies.chat_endpoint import byte_tokenizer
-from medagent.protocol import Piece, TagProtocol, encode, neutralise
+from medagent.protocol import TagProtocol, neutralise
 from medagent.retrieval.passages import Passage
 from medagent.untrusted_text import encode_untrusted, harmless, visible
 from tests.medagent.support import CONTENTS, CONTROL, MAKERS, sentencepiece_bpe, unigram, word_level

@@ -14,8 +14,9 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import written_answer
 from medagent.errors import ConfigError
+from medagent.pieces import Piece, encode
 from medagent.policies.turn_ends import first_end
-from medagent.protocol import Piece, TurnProtocol, encode
+from medagent.protocol import TurnProtocol
 from medagent.retrieval.passages import Hit
 from medagent.training.agent_data import AgentSettings
 from medagent.types import Question, Rollout, StopReason, Turn
@@ -74,7 +75,7 @@ def _encoded(
     rollout: Rollout, settings: AgentSettings, tokenizer: PreTrainedTokenizerBase, control: set[int]
 ) -> Rollout | LeftOutReason:
     limits, protocol = settings.limits, settings.protocol
-    ends = tuple(block.end for block in protocol.blocks)
+    ends = tuple(block.end for block in protocol.turn_ends(tokenizer))
     said = [turn.text[: first_end(turn.text, ends)] for turn in rollout.turns]  # where the run ends it
     texts = [protocol.rest_of_first_turn(tokenizer, text) if number == 0 else text for number, text in enumerate(said)]
     opened = protocol.opened(tokenizer)
@@ -89,7 +90,7 @@ def _encoded(
         return LeftOutReason.NO_ANSWER
     if any(read.answer is not None for read in parsed[:-1]):
         return LeftOutReason.AFTER_ANSWER
-    if any(read.query is None for read in parsed[:-1]):
+    if any(read.query is None or len(read.asked) > 1 for read in parsed[:-1]):
         return LeftOutReason.UNREADABLE
     if len(parsed) > limits.max_turns:
         return LeftOutReason.MAX_TURNS
@@ -100,6 +101,7 @@ def _encoded(
         ids, hits = tuple(encode(tokenizer, [Piece(text)])), turn.hits
         if control & set(ids):
             return LeftOutReason.CONTROL_TOKEN
+        ids = (*ids, *encode(tokenizer, [Piece(protocol.turn_end(tokenizer, called=read.query is not None))]))
         if len(ids) > limits.max_turn_tokens:
             return LeftOutReason.MAX_TURN_TOKENS
         if _misnames(own, told, shown):
@@ -154,7 +156,8 @@ def _numbers(text: str) -> Iterator[int]:
 
 def _control_tokens(protocol: TurnProtocol, tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """Special tokens and role marks that are no mark of the protocol; a tokenizer may call a role mark either."""
-    marks = [*protocol.tag_tokens, *(mark for block in protocol.blocks for mark in (block.start, block.end))]
+    call = protocol.written_turn(tokenizer, query="")
+    marks = [call, *protocol.tag_tokens, *(mark for block in protocol.blocks for mark in (block.start, block.end))]
     special = {
         id_
         for id_, token in tokenizer.added_tokens_decoder.items()

@@ -26,7 +26,7 @@ from medagent.evaluation.rollout_files import rollout_from, write_records
 from medagent.evaluation.run import digest
 from medagent.files import write_whole
 from medagent.lines import NumberedLines
-from medagent.protocol import Block, TagProtocol, TurnProtocol
+from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.passages import Hit
 from medagent.retrieval.retriever import Retriever
@@ -109,12 +109,14 @@ class ScriptedDemonstrations(Demonstrations):
             return
         cases = self._cases(settings.protocol, tokenizer, retriever)
         self._search(cases, settings, retriever, tokenizer)
-        dialogues = [self._answered(case, settings.protocol) for case in cases if case.evidence]
+        dialogues = [self._answered(case, settings.protocol, tokenizer) for case in cases if case.evidence]
         answered, left_out = _fitting(dialogues, settings, tokenizer)
         unanswered = [case for case in cases if not case.evidence]
         wanted = round(len(answered) * self._abstentions / (1 - self._abstentions))
         searched = sorted((case for case in unanswered if case.searches), key=self._place)[:wanted]
-        dialogues = [self._dialogue(case, settings.protocol, ABSTENTION, "No passage tells it.") for case in searched]
+        dialogues = [
+            self._dialogue(case, settings.protocol, tokenizer, ABSTENTION, "No passage tells it.") for case in searched
+        ]
         abstained, misfits = _fitting(dialogues, settings, tokenizer)
         left_out.update(misfits)
         left_out[LeftOutReason.NO_GOLD] = len(self._questions) - len(cases)
@@ -203,7 +205,7 @@ class ScriptedDemonstrations(Demonstrations):
                 if number == 0 and not case.evidence:
                     case.next = _further(case, settings.protocol, rarity)
 
-    def _answered(self, case: _Case, protocol: TurnProtocol) -> Rollout:
+    def _answered(self, case: _Case, protocol: TurnProtocol, tokenizer: PreTrainedTokenizerBase) -> Rollout:
         """Searches, then the answer with its citation."""
         assert case.evidence is not None
         before = sum(len(result) for _, _, result in case.searches[:-1])
@@ -216,26 +218,27 @@ class ScriptedDemonstrations(Demonstrations):
             number = protocol.line_with(wording, number, read)
             answers = [f"[{number}]"]
         for answer in answers:
-            made = self._dialogue(case, protocol, answer, f"[{number}] says {wording}.")
+            made = self._dialogue(case, protocol, tokenizer, answer, f"[{number}] says {wording}.")
             if grade(made).correct:
                 break
         return made
 
-    def _dialogue(self, case: _Case, protocol: TurnProtocol, answer: str, thought: str) -> Rollout:
+    def _dialogue(
+        self, case: _Case, protocol: TurnProtocol, tokenizer: PreTrainedTokenizerBase, answer: str, thought: str
+    ) -> Rollout:
         """The searches, then this answer."""
 
-        def turn(thought: str, block: Block, said: str, hits: tuple[Hit, ...] = ()) -> Turn:
-            opening = ""
+        def turn(thought: str, text: str, hits: tuple[Hit, ...] = ()) -> Turn:
             if self._thoughts and isinstance(protocol, TagProtocol):
-                opening = f"{protocol.think.start} {thought}{protocol.think.end}"
-            text = opening + block.around(said)
+                text = f"{protocol.think.start} {thought}{protocol.think.end}{text}"
             parsed = protocol.parse(text)
             return Turn((), (), text, parsed.query, parsed.answer, hits)
 
         turns = [
-            turn(why, protocol.search, query, tuple(hit for hit, _ in result)) for query, why, result in case.searches
+            turn(why, protocol.written_turn(tokenizer, query=query), tuple(hit for hit, _ in result))
+            for query, why, result in case.searches
         ]
-        last = turn(thought, protocol.answer, answer)
+        last = turn(thought, protocol.written_turn(tokenizer, answer=answer))
         read = [hit.passage for each in turns for hit in each.hits]
         written = protocol.written_answer(last.answer or "", read, case.question)
         last = replace(last, answer=written, quoted=written != last.answer)

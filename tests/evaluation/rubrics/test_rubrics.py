@@ -16,7 +16,7 @@ from medagent.evaluation.rubrics.judging import JudgeSettings, RubricReport, jud
 from medagent.evaluation.rubrics.responder import Responder, template_pieces
 from medagent.evaluation.rubrics.rows import Criterion, Labelled, read_rubric_rows
 from medagent.evaluation.rubrics.scores import agreement, score
-from medagent.protocol import encode
+from medagent.pieces import encode
 from tests.evaluation.support import scripted
 from tests.medagent.support import byte_level
 

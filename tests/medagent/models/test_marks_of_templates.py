@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from medagent.protocol import Piece, encode
+from medagent.pieces import Piece, encode
 from medagent.untrusted_text import harmless
 from tests.medagent.support import byte_level
 

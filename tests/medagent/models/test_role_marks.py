@@ -6,7 +6,8 @@ import pytest
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerBase
 
-from medagent.protocol import Piece, TagProtocol, encode
+from medagent.pieces import Piece, encode
+from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Passage
 from medagent.types import Question
 from medagent.untrusted_text import harmless

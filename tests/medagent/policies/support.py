@@ -15,9 +15,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from medagent.pieces import Block
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import Policy, SampledTurn
-from medagent.protocol import Block, TagProtocol
+from medagent.protocol import TagProtocol
 
 TAGS = TagProtocol().blocks
 SMALL = {

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from medagent.errors import PolicyError
+from medagent.pieces import Block
 from medagent.policies import batch
 from medagent.policies.chat_endpoint import ChatReply, RemotePolicy, byte_tokenizer
 from medagent.policies.completions import CompletionPolicy
@@ -16,7 +17,6 @@ from medagent.policies.huggingface import HFPolicy
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.policies.turn_ends import end_token_ids, stored_end_token_ids
 from medagent.policy import TurnStop
-from medagent.protocol import Block
 from tests.medagent.policies.support import SMALL, TAGS, FakeSource, forced, one_turn, tiny_model, word_tokenizer
 
 WORDS = word_tokenizer(

@@ -18,9 +18,9 @@ import httpx
 import uvicorn
 
 from medagent.agent import Agent
+from medagent.pieces import Block
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.policy import SampledTurn
-from medagent.protocol import Block
 from medagent.retrieval.errors import RetrieverUnavailableError
 from medagent.retrieval.passages import Hit, Passage
 from medagent.serving.app import make_app

@@ -1,0 +1,212 @@
+"""Dialogues with tools in a tokenizer's chat template, cut into what the template writes and what the messages say.
+
+A template is rendered with marks in place of all texts of messages and all descriptions of functions. What stands
+between the marks is the template's own, and the texts are encoded apart. So no text from outside can speak as anyone,
+and no sampled turn is rendered again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from medagent.errors import ConfigError
+from medagent.models.chat_template import day_of, render
+from medagent.tool_calls import Message, ToolCall
+
+_MARK = '\u2063{}"\u2063'  # the quotation mark shows whether the template writes a text as JSON
+_MARKS = re.compile('(\u2063\\d+\\\\?"\u2063)')
+_MARK_AS_JSON = "\\u2063"
+_CALL_ID = "abcdefghi"  # nine letters or digits, as Mistral's templates want
+_REMEDY = "Use medagent.protocol.TagProtocol with this model."
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of a text: of message `message`, or of a function where that is -1."""
+
+    text: str
+    message: int
+    as_json: bool
+
+    def written(self, text: str) -> str:
+        """A text as the template writes it in this place, which may stand inside quotation marks of JSON."""
+        return json.dumps(text, ensure_ascii=False)[1:-1] if self.as_json else text
+
+
+@dataclass(frozen=True)
+class ToolTemplate:
+    """A tokenizer's chat template on a day such as 2025-01-01, with the functions that it offers (JSON schemas)."""
+
+    tokenizer: PreTrainedTokenizerBase
+    date: str
+    functions: Sequence[Mapping[str, Any]] = ()
+
+    def parts(self, messages: Sequence[Message], *, turn_follows: bool = True) -> list[str | Slot]:
+        """The template's own texts, and a `Slot` for each text of a message, an argument or a function.
+
+        Raises:
+            ConfigError: there is no template, or it refuses, drops or repeats one of these texts.
+        """
+        texts: list[tuple[str, int]] = []
+        said = [_as_template_wants(message, number, texts) for number, message in enumerate(messages)]
+        offered = [_described(function, texts) for function in self.functions]
+        rendered = _rendered(
+            self.tokenizer,
+            str(self.tokenizer.chat_template or ""),
+            self.date,
+            json.dumps(said),
+            json.dumps(offered),
+            turn_follows,
+        )
+        found: list[str | Slot] = []
+        for part in _MARKS.split(rendered):
+            if _MARKS.fullmatch(part):
+                text, message = texts[int(part[1:-2].rstrip("\\"))]
+                found.append(Slot(text, message, "\\" in part))
+            elif part:
+                found.append(part)
+        return found
+
+    def after_turn(self, messages: Sequence[Message]) -> tuple[str, list[str | Slot]]:
+        """The text that ends a turn of the assistant, and the parts of the messages that follow it.
+
+        After a turn that called tools there is a message for each call.
+        """
+        called = [each.name for each in messages if each.role == "tool"]
+        before = _turn(called)
+        shifted = self.parts([*before, *messages])
+        last = max(at for at, part in enumerate(shifted) if isinstance(part, Slot) and 0 <= part.message < len(before))
+        gap, *rest = shifted[last + 1 :]
+        assert isinstance(gap, str)  # a template writes something between two messages
+        end = self.turn_end(called[:1])
+        _, found, after = gap.partition(end)
+        if not found:  # an earlier turn ends with another token than the last one
+            after = gap.partition(self._first_added(gap))[2]
+        moved = [Slot(p.text, p.message - len(before), p.as_json) if isinstance(p, Slot) else p for p in rest]
+        return end, [after, *moved] if after else list(moved)
+
+    def turn_end(self, called: Sequence[str] = ()) -> str:
+        """The text by which the template ends a turn, one that calls these tools; it may be several tokens.
+
+        It is what follows the turn in any case. Where that is nothing, the beginning of the next message ends a turn.
+        """
+        following = [Message("tool", "x", name=name) for name in called] or [Message("user", "x")]
+        alone = self._behind(_turn(called), turn_follows=False)
+        gap = self._behind([*_turn(called), *following], turn_follows=True)
+        common = self._common(alone, gap).rstrip()
+        if called:  # the end of the call itself stands before it
+            usual = self.turn_end()
+            return usual if usual in common else self._last_added(common) or usual
+        return common or self._first_added(alone) or alone.rstrip() or gap.rstrip()
+
+    def turn_text(self, message: Message) -> str:
+        """A turn of the assistant as the template writes it after its generation prompt, without the turn's end."""
+        before = "".join(p.text if isinstance(p, Slot) else p for p in self.parts([Message("user", "x")]))
+        parts = self.parts([Message("user", "x"), message], turn_follows=False)
+        whole = "".join(p.written(p.text) if isinstance(p, Slot) else p for p in parts)
+        start = len(before) if whole.startswith(before) else len(before.rstrip())
+        end = self.turn_end([call.name for call in message.calls][:1])
+        return whole[start : whole.rindex(end)].strip()
+
+    def _behind(self, messages: Sequence[Message], *, turn_follows: bool) -> str:
+        """What the template writes right after the first turn of the assistant, up to the next text."""
+        parts = self.parts(messages, turn_follows=turn_follows)
+        last = max(at for at, part in enumerate(parts) if isinstance(part, Slot) and part.message == 1)
+        behind = parts[last + 1] if last + 1 < len(parts) else ""
+        return behind if isinstance(behind, str) else ""
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _common(self, first: str, second: str) -> str:
+        """The tokens with which both texts begin, as text."""
+        pairs = list(zip(self._ids(first), self._ids(second), strict=False))
+        same = next((at for at, (one, other) in enumerate(pairs) if one != other), len(pairs))
+        return str(self.tokenizer.decode([one for one, _ in pairs[:same]], clean_up_tokenization_spaces=False))
+
+    def _added(self, text: str) -> list[str]:
+        names = [str(token) for token in self.tokenizer.added_tokens_decoder.values()]
+        return [name for name in names if name in text]
+
+    def _first_added(self, text: str) -> str:
+        return min(self._added(text), key=text.index, default="")
+
+    def _last_added(self, text: str) -> str:
+        return max(self._added(text), key=text.rindex, default="")
+
+
+def _turn(called: Sequence[str]) -> list[Message]:
+    """A question and a turn of the assistant that calls these tools, or says something."""
+    calls = tuple(ToolCall(name, {"query": "x"}) for name in called)
+    return [Message("user", "x"), Message("assistant", "" if calls else "x", calls=calls)]
+
+
+def _as_template_wants(message: Message, number: int, texts: list[tuple[str, int]]) -> dict[str, Any]:
+    made: dict[str, Any] = {"role": message.role, "content": _marked(message.content, number, texts)}
+    if message.role == "tool":
+        made |= {"name": message.name, "tool_call_id": _CALL_ID}
+    if message.calls:
+        made["tool_calls"] = [
+            {
+                "id": _CALL_ID,
+                "type": "function",
+                "function": {"name": call.name, "arguments": _marked(dict(call.arguments), number, texts)},
+            }
+            for call in message.calls
+        ]
+    return made
+
+
+def _marked(value: Any, number: int, texts: list[tuple[str, int]]) -> Any:
+    """The value with a mark in place of each text, which is kept in `texts`."""
+    if isinstance(value, str):
+        if not value:
+            return value
+        texts.append((value, number))
+        return _MARK.format(len(texts) - 1)
+    if isinstance(value, Mapping):
+        return {key: _marked(each, number, texts) for key, each in value.items()}
+    return [_marked(each, number, texts) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _described(value: Any, texts: list[tuple[str, int]]) -> Any:
+    """A function's schema with a mark in place of each description."""
+    if isinstance(value, Mapping):
+        return {
+            key: _marked(each, -1, texts) if key == "description" and isinstance(each, str) else _described(each, texts)
+            for key, each in value.items()
+        }
+    return [_described(each, texts) for each in value] if isinstance(value, list | tuple) else value
+
+
+@lru_cache(maxsize=1024)
+def _rendered(
+    tokenizer: PreTrainedTokenizerBase, template: str, date: str, messages: str, functions: str, turn_follows: bool
+) -> str:
+    """The template's text of marked messages; it is the same for all texts in their places."""
+    if not template:
+        raise ConfigError(f"native tool calls: the model's tokenizer has no chat template. {_REMEDY}")
+    try:
+        text = render(
+            tokenizer,
+            json.loads(messages),
+            day_of(date),
+            tools=json.loads(functions) or None,
+            add_generation_prompt=turn_follows,
+        )
+    except Exception as error:  # a template is a program of the model's makers and may raise anything
+        raise ConfigError(f"native tool calls: the chat template refuses the dialogue ({error}). {_REMEDY}") from error
+    found = [int(mark[1:-2].rstrip("\\")) for mark in _MARKS.findall(text)]
+    wanted = (messages + functions).count(_MARK_AS_JSON) // 2
+    if sorted(found) != list(range(wanted)):
+        what = "tools or messages" if len(found) < wanted else "messages"
+        drops = "drops" if len(found) < wanted else "repeats"
+        raise ConfigError(f"native tool calls: the chat template {drops} {what}. {_REMEDY}")
+    return text

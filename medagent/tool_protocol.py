@@ -1,0 +1,218 @@
+"""Native tool calling: dialogues in the language of the model's own chat template, exact to the token.
+
+The template writes the tools, the question and the results. A turn of the model is kept as it was sampled and is never
+rendered again. It ends where the template ends a turn. A turn without a call is the answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Self
+
+from transformers import PreTrainedTokenizerBase
+
+from medagent.answer_forms import FORM_HINTS
+from medagent.call_syntax import read_calls, split_thought
+from medagent.models.chat_template import day_of
+from medagent.models.tool_template import Slot, ToolTemplate
+from medagent.pieces import Block, Piece, encode
+from medagent.protocol import ParsedTurn, TurnProtocol, neutralise
+from medagent.retrieval.passages import Hit, Passage
+from medagent.tool_calls import SEARCH_FUNCTION, Message, ToolCall, ToolResult
+from medagent.types import LETTERS, Question
+from medagent.untrusted_text import harmless, harmless_passages, harmless_question
+
+INSTRUCTIONS = """Answer the medical question from the results of tools. Call search first, and again as often as you \
+need. Each passage begins with its number in brackets, like [1]. In the answer {naming}, and cite the passages that \
+support it by their numbers, like [1]."""
+CLOSED_BOOK = "Answer the medical question from what you know. In the answer {naming}."
+GIVEN = """Answer the medical question from the passages that the search gave. Each begins with its number in \
+brackets, like [1]. In the answer {naming}, and cite the passages that support it, like [1]."""
+NAMING = "name one option by its letter in parentheses, like (B)", "say it in a few words"  # with and without options
+_QUERY = "\u2063"
+NOT_FOUND = "No passage found."
+
+
+@dataclass(frozen=True)
+class ToolProtocol(TurnProtocol):
+    """The agent calls tools in the syntax of its model's family.
+
+    `functions` are the schemas that the template shows, in OpenAI's form; a run replaces them by those of its tools.
+    `instructions` stand before the question. A template that writes today's date writes `date`.
+    """
+
+    search: ClassVar[Block] = Block("", "")
+    answer: ClassVar[Block] = Block("", "")
+    tag_tokens: ClassVar[tuple[str, ...]] = ()
+
+    instructions: str = INSTRUCTIONS
+    date: str = "2025-01-01"
+    functions: Sequence[Mapping[str, Any]] = (SEARCH_FUNCTION,)
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for a date that is none."""
+        day_of(self.date)
+
+    @property
+    def instructed(self) -> bool:
+        return bool(self.instructions)
+
+    def init_args(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def answering_only(self, *, given: bool) -> Self:
+        return replace(self, instructions=GIVEN if given else CLOSED_BOOK) if self.instructions else self
+
+    def neutralise(self, text: str) -> str:
+        return neutralise(text)
+
+    def described(self) -> str:
+        return "tool calls in the syntax of the model's chat template, and an answer with passage numbers in brackets"
+
+    def template(self, tokenizer: PreTrainedTokenizerBase) -> ToolTemplate:
+        """The tokenizer's chat template with this protocol's functions."""
+        return ToolTemplate(tokenizer, self.date, self.functions)
+
+    def turn_ends(self, tokenizer: PreTrainedTokenizerBase) -> tuple[Block, ...]:
+        ends = {self.turn_end(tokenizer, called=called) for called in (False, bool(self.functions))}
+        return tuple(Block("", end) for end in sorted(ends - {str(tokenizer.eos_token)}))
+
+    def turn_end(self, tokenizer: PreTrainedTokenizerBase, *, called: bool) -> str:
+        name = self.functions[0]["function"]["name"] if called else ""
+        return self._template(tokenizer).turn_end([name] if called else [])
+
+    def ended_by(self, trained: bool) -> bool:
+        return True
+
+    def query_pieces(self, tokenizer: PreTrainedTokenizerBase, query: str) -> list[Piece]:
+        before, _, after = self.written_turn(tokenizer, query=_QUERY).partition(_QUERY)
+        quoted = json.dumps(query, ensure_ascii=False)[1:-1]
+        end = self.turn_end(tokenizer, called=True)
+        return [Piece(before), Piece(quoted, trusted=False), Piece(after + end)]
+
+    def written_turn(self, tokenizer: PreTrainedTokenizerBase, *, query: str | None = None, answer: str = "") -> str:
+        if query is None:
+            return answer
+        call = ToolCall("search", {"query": query})
+        return self._template(tokenizer).turn_text(Message("assistant", "", calls=(call,)))
+
+    def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> list[int]:
+        """Token ids of the tools and the question, up to where the policy starts to write."""
+        asked = self._asked(harmless_question(tokenizer, question))
+        parts = self._template(tokenizer).parts([Message("user", "question")])
+        return self._ids(tokenizer, parts, lambda slot: encode(tokenizer, asked))
+
+    def encode_messages(
+        self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], functions: Sequence[Mapping[str, Any]]
+    ) -> list[int]:
+        """Token ids of a dialogue's messages with these functions, up to where the policy writes; all is untrusted."""
+        parts = ToolTemplate(tokenizer, self.date, functions).parts(messages)
+        return self._ids(tokenizer, parts, lambda slot: _untrusted(tokenizer, slot))
+
+    def encode_next(
+        self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], *, ended: bool = True
+    ) -> list[int]:
+        """Token ids of the messages after a turn, up to the next one. `ended`: the turn was sampled to its end."""
+        return self._next(tokenizer, messages, lambda slot: _untrusted(tokenizer, slot), ended=ended)
+
+    def encode_results(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        results: Sequence[ToolResult],
+        *,
+        first_number: int,
+        max_tokens: int,
+        ended: bool = True,
+    ) -> tuple[list[int], list[int]]:
+        """See `TurnProtocol.encode_results`. A passage that does not fit is shortened, or left out if nothing fits."""
+        messages = [Message("tool", "result", name=result.name) for result in results]
+        room = max_tokens - len(self._next(tokenizer, messages, lambda slot: [], ended=ended))
+        shown = [0] * len(results)
+
+        def content(slot: Slot) -> list[int]:
+            nonlocal room
+            first = first_number + sum(shown)
+            ids, shown[slot.message] = self._result(tokenizer, results[slot.message], slot, first, room)
+            room -= len(ids)
+            return ids
+
+        return self._next(tokenizer, messages, content, ended=ended), shown
+
+    def encode_observation(
+        self, tokenizer: PreTrainedTokenizerBase, passages: Sequence[Passage], *, first_number: int, max_tokens: int
+    ) -> tuple[list[int], int]:
+        """See `TurnProtocol.encode_observation`: the result of one search."""
+        found = ToolResult("search", tuple(Hit(passage, 0.0) for passage in passages))
+        ids, shown = self.encode_results(tokenizer, [found], first_number=first_number, max_tokens=max_tokens)
+        return ids, shown[0]
+
+    def parse(self, text: str) -> ParsedTurn:
+        """Read one turn, in the syntax of any family.
+
+        >>> ToolProtocol().parse('<tool_call>{"name": "search", "arguments": {"query": "gout"}}</tool_call>').query
+        'gout'
+        """
+        thought, said = split_thought(text)
+        content, calls = read_calls(said)
+        if not calls:
+            return ParsedTurn(thought, None, content or None)
+        queries = [str(call.arguments.get("query", "")) for call in calls if call.name == "search" and not call.error]
+        return ParsedTurn(thought or content, "; ".join(filter(None, queries)) or None, None, calls)
+
+    def read_message(self, text: str) -> Message:
+        """A turn as a message of the assistant."""
+        content, calls = read_calls(split_thought(text)[1])
+        return Message("assistant", content, calls=calls)
+
+    def _template(self, tokenizer: PreTrainedTokenizerBase) -> ToolTemplate:
+        return ToolTemplate(tokenizer, self.date, self.functions)
+
+    def _asked(self, question: Question) -> list[Piece]:
+        told = self.instructions.replace("{naming}", NAMING[0 if question.options else 1])
+        pieces = [Piece(told + "\n\n")] if told else []
+        pieces += [Piece("Question:"), Piece(" " + self.neutralise(question.text), trusted=False), Piece("\n")]
+        for letter, option in zip(LETTERS, question.options, strict=False):
+            pieces += [Piece(f"{letter}) "), Piece(self.neutralise(option), trusted=False), Piece("\n")]
+        return [*pieces, Piece(FORM_HINTS[question.form] if told else "")]
+
+    def _result(
+        self, tokenizer: PreTrainedTokenizerBase, result: ToolResult, slot: Slot, first_number: int, room: int
+    ) -> tuple[list[int], int]:
+        """Token ids of one result within `room`, and how many passages they show."""
+        if not result.hits:
+            said = f"error: {self.neutralise(result.error)}" if result.error else NOT_FOUND
+            return encode(tokenizer, [Piece(slot.written(said), trusted=False)])[: max(0, room)], 0
+        ids = list[int]()
+        passages = harmless_passages(tokenizer, [hit.passage for hit in result.hits])
+        for shown, passage in enumerate(passages):
+            mark = encode(tokenizer, [Piece(slot.written("\n") * bool(shown)), Piece(f"[{first_number + shown}] ")])
+            text = encode(tokenizer, [Piece(slot.written(self.neutralise(passage.shown_text)), trusted=False)])
+            fits = room - len(ids) - len(mark)
+            if fits < min(4, len(text)):
+                return ids, shown
+            ids += mark + text[:fits]
+        return ids, len(passages)
+
+    def _next(
+        self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], content: Content, *, ended: bool
+    ) -> list[int]:
+        end, parts = self._template(tokenizer).after_turn(messages)
+        return self._ids(tokenizer, parts if ended else [end, *parts], content)
+
+    def _ids(self, tokenizer: PreTrainedTokenizerBase, parts: Sequence[str | Slot], content: Content) -> list[int]:
+        ids = list[int]()
+        for part in parts:
+            if isinstance(part, str):
+                ids += encode(tokenizer, [Piece(part)])
+            else:
+                ids += content(part) if part.message >= 0 else _untrusted(tokenizer, part)
+        return ids
+
+
+Content = Callable[[Slot], list[int]]  # token ids of what stands in a place
+
+
+def _untrusted(tokenizer: PreTrainedTokenizerBase, slot: Slot) -> list[int]:
+    return encode(tokenizer, [Piece(slot.written(harmless(tokenizer, slot.text)), trusted=False)])
