@@ -14,6 +14,7 @@ from medagent.agent import Agent
 from medagent.agent_folder import full_name, open_agent
 from medagent.agent_spec import SPEC_FILE, read_spec
 from medagent.api import LoadedAgent
+from medagent.environment import AgentSettings, Environment
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks.source import BenchmarkSource, benchmark_digest, source_named
 from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprint
@@ -157,7 +158,8 @@ def evaluate(
         raise InputError(f"price: found {dict(price)}, wanted input and output, each 0 or more per million tokens.")
     source, plan = source_named(benchmark), Plan(modes_named(modes), samples, rotations, temperature, seed)
     judge = support_judge(support)
-    questions, passages, notes = source.questions()
+    benchmark = source.open()
+    questions, passages, notes = source.questions(benchmark)
     if rotations and (in_place := sum(orders(question) < len(question.options) for question in questions)):
         notes["questions with options that speak of others, which stay in place when rotated"] = in_place
     if isinstance(agent, LoadedAgent | Agent):
@@ -180,7 +182,9 @@ def evaluate(
                 f"requests_per_minute {requests_per_minute:g}: wanted a number above 0, for an endpoint. Leave it out."
             )
         ready = replace(ready, policy=replace(ready.policy, requests_per_minute=requests_per_minute))
-    searching = [mode.value for mode in plan.modes if mode in SEARCH_MODES]
+    if isinstance(benchmark, Environment):
+        ready = _in_environment(benchmark, ready, plan)
+    searching = [mode.value for mode in plan.modes if mode in SEARCH_MODES and not isinstance(benchmark, Environment)]
     if isinstance(corpus_of(ready.retriever), NoRetriever) and searching:
         raise InputError(
             f"mode {searching[0]}: there is no index to search. Give one with --index, or choose other --modes. "
@@ -243,6 +247,18 @@ def evaluate(
     if out is not None:
         found.write(folder)
     return found
+
+
+def _in_environment(environment: Environment, agent: Agent, plan: Plan) -> Agent:
+    """The environment's agent with this agent's policy, which answers its questions as they are."""
+    if plan.modes != (Mode.SEARCH,) or plan.rotations:
+        raise InputError(
+            f"benchmark {type(environment).__name__}: is an environment, which is asked in mode search alone, without "
+            "rotations. Leave out --modes and --rotations."
+        )
+    rules = AgentSettings(agent.protocol, agent.limits)
+    environment.check(rules)
+    return environment.agent(agent.policy, rules)
 
 
 def with_limits(agent: Agent, limits: Mapping[str, int]) -> Agent:

@@ -15,6 +15,11 @@ REFUSALS = (  # as jsonargparse words them
     re.compile(
         r"Import path (?P<found>[\w.]+) does not (?:implement protocol|correspond to a subclass of) (?P<wanted>\w+)"
     ),
+    re.compile(  # of a setting that may also be null
+        r"Import path does not (?:implement protocol|correspond to a subclass of) (?P<wanted>\w+).+?"
+        r"Given value: (?P<found>[\w.]+\w)",
+        re.DOTALL,
+    ),
     re.compile(r"Expected an instantiatable class, but (?P<found>[\w.]+) is (?P<wanted>abstract)"),
 )
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from medagent.lazy import homes_in, lazy
 
 if TYPE_CHECKING:
+    from medagent.environment import AgentSettings
     from medagent.training.advantages import GAE, AdvantageEstimator, BatchBaseline, GroupNormalised, LeaveOneOut
-    from medagent.training.agent_data import AgentSettings
     from medagent.training.callbacks import (
         AgentExport,
         ClippingBiasCorrection,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from torch.utils.data import DataLoader
 
 from medagent.agent import Agent
+from medagent.environment import AgentSettings, Environment
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.evaluation.contamination import contamination, question_texts, refuse_contaminated
@@ -20,7 +21,6 @@ from medagent.evaluation.metrics import summarize
 from medagent.evaluation.run import run_benchmark
 from medagent.interface_check import check_part
 from medagent.policy import Policy
-from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.tools import without_failures
 from medagent.training.engines import Engine, EngineSetup, ModuleWeights
@@ -30,18 +30,9 @@ from medagent.training.module import AgentModule
 from medagent.training.rollouts.stale_rollouts import Background
 from medagent.training.sharding import ShardedBase
 from medagent.training.validation import ValidationBatches
-from medagent.types import Limits, Question, Rollout
+from medagent.types import Question, Rollout
 
 PROBE_TOKENS = 256  # of a prompt, by which an engine checks that weights arrived
-
-
-@dataclass(frozen=True)
-class AgentSettings:
-    """The dialogue's rules; exported with the agent."""
-
-    protocol: TurnProtocol = field(default_factory=TagProtocol)
-    limits: Limits = Limits()
-    top_k: int = 3
 
 
 def rows_of_micro_batch(rollouts: int, *, parts: int, together: int) -> int:
@@ -78,6 +69,7 @@ class AgentData(LightningDataModule):
     any_step_ends: ClassVar[bool] = False
     config: Mapping[str, Any] = MappingProxyType({})  # the arguments as a configuration has them
     num_micro_batches: int  # per optimizer step
+    environment: Environment | None = None  # instead of a benchmark, a retriever and a reward
     _agent: Agent  # of the present validation
 
     def __init__(
@@ -158,22 +150,29 @@ class AgentData(LightningDataModule):
         assert self.trainer is not None
         return DataLoader(ValidationBatches(self.val_questions, self.trainer), batch_size=None)
 
+    def agent_with(self, policy: Policy, retriever: Retriever) -> Agent:
+        """The environment's agent, else one that searches with the retriever."""
+        rules = self.agent_settings
+        if self.environment:
+            return self.environment.agent(policy, rules)
+        return Agent(policy, retriever, rules.protocol, rules.limits, top_k=rules.top_k)
+
     def sync_agent(self, module: AgentModule, *, version: int) -> None:
         """Make the agent with the module's weights; its retriever has no failures but those it will have in use."""
-        rules = self.agent_settings
-        policy, retriever = self.policy_of(module, version=version), without_failures(self.retriever)
-        self._agent = Agent(policy, retriever, rules.protocol, rules.limits, top_k=rules.top_k)
+        self._agent = self.agent_with(self.policy_of(module, version=version), without_failures(self.retriever))
 
     def answers(self, questions: Sequence[Question]) -> list[Rollout]:
         """Its greedy answers, in order."""
         return run_benchmark(self._agent, questions, temperature=0.0, seed=self.seed)
 
     def validation_metrics(self, answers: Sequence[Rollout]) -> dict[str, float]:
-        """Accuracy, that of each kind of question, and the measures of open questions."""
+        """Accuracy, that of each kind of question, the measures of open questions, and what an environment paid."""
         summary = summarize(answers)
         by_type = {f"validation/{kind}": part.accuracy for kind, part in summary.by_type.items()}
         measures = {f"validation/{name}": found.value for name, found in summary.measures.items()}
-        return {"validation/accuracy": summary.overall.accuracy, **by_type, **measures}
+        earned = sum(each.total_reward for each in answers) / max(1, len(answers))
+        paid = {"validation/reward": earned} if self.environment else {}
+        return {"validation/accuracy": summary.overall.accuracy, **by_type, **measures, **paid}
 
     def state_dict(self) -> dict[str, Any]:
         """An empty state, once the background is done: no checkpoint is ahead of rollouts before it."""

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from medagent.config_files import with_current_names, with_one_algorithm
+from medagent.environment import Environment
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.interface_check import compare_by_names, explained, misfit
@@ -55,6 +56,7 @@ BASES: tuple[type, ...] = (
     Demonstrations,
     PolicyLoss,
     Engine,
+    Environment,
     Tool,
     TurnProtocol,
 )

@@ -10,15 +10,19 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from medagent.agent_spec import SPEC_FILE, read_spec
+from medagent.environment import AgentSettings, Environment
 from medagent.errors import ConfigError
+from medagent.interface_check import check_part
 from medagent.models.base_models import model_path
 from medagent.training.advantages import AdvantageEstimator
-from medagent.training.agent_data import AgentSettings
 from medagent.training.engines import Engine
 from medagent.training.execution import Quantisation
 from medagent.training.finite_steps import in_words
 from medagent.training.heads import CriticInputs
 from medagent.training.prepare import ZeroStdMode
+from medagent.training.rewards import OUTCOME, OutcomeReward, Reward
+from medagent.training.rollouts.noisy_retrieval import NoisyRetrieval
+from medagent.training.settings import as_config
 from medagent.types import Limits, Question
 
 
@@ -76,6 +80,29 @@ def check_engine(engine: Engine, *, quantise: Quantisation, overlap: bool) -> No
             f"model.execution.quantise is {quantise}, and data.engine ({type(engine).__name__}) takes merged weights, "
             "which a base in 4 bits does not have. Set its weight_sync to adapter or auto."
         )
+
+
+def check_environment(
+    environment: Environment,
+    settings: AgentSettings,
+    reward: Reward,
+    benchmark: object,
+    retriever: object,
+    val_benchmark: object,
+    noisy_retrieval: NoisyRetrieval,
+) -> None:
+    """Raise ConfigError for settings of a run that its environment would ignore."""
+    check_part("data.environment", environment, Environment)
+    own_reward = as_config(reward) not in (as_config(OUTCOME), as_config(OutcomeReward()))
+    given = {"benchmark": benchmark, "retriever": retriever, "val_benchmark": val_benchmark}
+    unused = [name for name, part in given.items() if part] + ["reward"] * own_reward
+    unused += ["noisy_retrieval"] * (noisy_retrieval != NoisyRetrieval())
+    if unused:
+        raise ConfigError(
+            f"data.{unused[0]}: found one beside data.environment, which brings questions, passages and rewards of its "
+            "own. Leave it out, or set it to null where another file gives it; validation asks data.val_size questions."
+        )
+    environment.check(settings)
 
 
 def warn_of_tight_limits(base_model: str, limits: Limits) -> None:

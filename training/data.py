@@ -16,17 +16,25 @@ from lightning import Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from medagent.agent import Agent, Job, rollout_seed
+from medagent.agent import Job, rollout_seed
+from medagent.environment import AgentSettings, Environment
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.interface_check import check_part
 from medagent.models.text_length import check_trained_text
 from medagent.policy import Policy
+from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.retriever import Retriever
 from medagent.training.advantages import GAE, AdvantageEstimator, Reduce
-from medagent.training.agent_data import AgentData, AgentSettings, questions_in
+from medagent.training.agent_data import AgentData, questions_in
 from medagent.training.batching import split_update
-from medagent.training.compatibility import check_composition, check_engine, fitting, warn_of_tight_limits
+from medagent.training.compatibility import (
+    check_composition,
+    check_engine,
+    check_environment,
+    fitting,
+    warn_of_tight_limits,
+)
 from medagent.training.default_callbacks import tokens_to_sample
 from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.experience import Experience, Reduction, step_weights
@@ -34,7 +42,7 @@ from medagent.training.memory.batch_size_tuning import Work
 from medagent.training.metrics import explained_variance, logprob_gap, rollout_metrics
 from medagent.training.module import AgentModule
 from medagent.training.prepare import OffPolicy, TruncatedMode, ZeroStdMode, check_bootstrap, prepare
-from medagent.training.rewards import OutcomeReward, Reward
+from medagent.training.rewards import OutcomeReward, Reward, as_earned
 from medagent.training.rollouts.collection import SamplingCost, check_collection, collect, num_actions
 from medagent.training.rollouts.noisy_retrieval import NoisyRetrieval
 from medagent.training.rollouts.questions import draws, order_of_pass
@@ -65,6 +73,8 @@ class RolloutData(AgentData):
     `filter_overlong_prompts`: leave questions out that do not fit into the limits, instead of refusing them.
 
     Validation asks `val_benchmark` and the last `val_size` questions of `benchmark`, which are then not trained on.
+
+    `environment` takes the place of `benchmark`, `retriever` and `reward`.
     """
 
     default_callbacks = (
@@ -75,8 +85,8 @@ class RolloutData(AgentData):
 
     def __init__(
         self,
-        benchmark: Benchmark,
-        retriever: Retriever,
+        benchmark: Benchmark | None = None,
+        retriever: Retriever | None = None,
         agent: AgentSettings = AgentSettings(),
         reward: Reward = lazy_instance(OutcomeReward),
         advantage: AdvantageEstimator = lazy_instance(GAE),
@@ -99,10 +109,15 @@ class RolloutData(AgentData):
         val_size: int = 0,
         allowed_contamination: float = 0.0,
         seed: int = 0,
+        environment: Environment | None = None,
     ) -> None:
         self.config = as_config({name: value for name, value in locals().items() if name not in ("self", "__class__")})
+        if environment:
+            check_environment(environment, agent, reward, benchmark, retriever, val_benchmark, noisy_retrieval)
+            self.environment, benchmark, retriever, reward = environment, environment, NoRetriever(), as_earned
         check_part("data.retriever", retriever, Retriever)
         check_part("data.reward", reward, Reward)
+        assert retriever is not None
         super().__init__(
             agent,
             retriever,
@@ -156,7 +171,8 @@ class RolloutData(AgentData):
         check_engine(self.engine, quantise=module.execution.quantise, overlap=self.off_policy.overlap)
         warn_of_tight_limits(module.base_name, settings.limits)
         check_trained_text(module.shared_base.peft.config, settings.limits, f"the base {module.base_name}")
-        self.questions = fitting(self.questions, module.tokenizer, settings, leave_out=self.filter_overlong_prompts)
+        if not self.environment:  # its first messages are not known yet
+            self.questions = fitting(self.questions, module.tokenizer, settings, leave_out=self.filter_overlong_prompts)
         self.check_validation()
         check_ranks(Path(self.trainer.default_root_dir), self.trainer.world_size)
         self.start_engine(module, settings.protocol.encode_prompt(module.tokenizer, self.questions[0]))
@@ -193,8 +209,7 @@ class RolloutData(AgentData):
         self, policy: Policy, *, temperature: float, iteration: int, version: int, rank: int, world_size: int
     ) -> list[Rollout]:
         """Sample and grade this rank's rollouts for an iteration; the policy's weights are of iteration `version`."""
-        settings = self.agent_settings
-        agent = Agent(policy, self.retriever, settings.protocol, settings.limits, top_k=settings.top_k)
+        agent = self.agent_with(policy, self.retriever)
         asked = draws(self.questions_of(iteration), self.questions, seed=self.seed, iteration=iteration)
         groups = (
             [

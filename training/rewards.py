@@ -59,6 +59,11 @@ def graded(reward: Reward, rollout: Rollout) -> Rollout:
     return done
 
 
+def as_earned(rollout: Rollout) -> Rollout:
+    """The reward where an environment has rewarded the rollout itself."""
+    return rollout
+
+
 class OutcomeReward:
     """`correct` for the right option; `well_formed` for an answer that names one option but the wrong one."""
 

@@ -119,9 +119,9 @@ class BenchmarkSource:
                 "hub with --hub."
             )
 
-    def questions(self) -> tuple[list[Question], list[Passage], dict[str, int]]:
+    def questions(self, opened: Benchmark | None = None) -> tuple[list[Question], list[Passage], dict[str, int]]:
         """Questions, the passages that the benchmark carries, and the corrections in its files, counted."""
-        benchmark = self.open()
+        benchmark = opened or self.open()
         if isinstance(benchmark, FileBenchmark):
             questions = benchmark.questions()
             notes = dict(benchmark.notes)

@@ -73,10 +73,14 @@ def grade(rollout: Rollout) -> Grade:
     An answer of sentences that the agent named by numbers (`medagent.lines`) is right if they hold a right answer, or
     every entry of a list.
 
+    A question without a gold answer is right where its environment calls the rollout a success.
+
     A last turn outside the protocol is never right. Its whole text is read leniently, as models write that were not
     trained for the protocol.
     """
     question, answer = rollout.question, rollout.answer
+    if rollout.success and not (question.answer or question.items):
+        return Grade(Verdict.CORRECT, None, None, True, ())
     if rollout.stop_reason is not StopReason.ANSWERED or answer is None:
         return _outside_the_protocol(rollout)
     shown = len(rollout.hits)

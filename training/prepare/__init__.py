@@ -25,6 +25,7 @@ __all__ = ["OffPolicy", "TruncatedMode", "ZeroStdMode", "check_bootstrap", "prep
 
 BEFORE: tuple[Callable[[ExperienceDraft], None], ...] = (
     stages.mask_truncated,
+    stages.mask_failed,
     stages.mask_zero_std,
     stages.tell_critic,
 )

@@ -23,6 +23,17 @@ def mask_truncated(draft: ExperienceDraft) -> None:
         draft.tensors = _without_loss(draft.tensors, draft.truncated_B)
 
 
+def mask_failed(draft: ExperienceDraft) -> None:
+    """Rollouts whose environment failed have no loss. They count as the mean of their group's others."""
+    failed_B = torch.tensor([rollout.stop_reason.failed for rollout in draft.rollouts])
+    if not failed_B.any():
+        return
+    rewards_BT, groups_B = draft.tensors.rewards_BT.masked_fill(failed_B[:, None], 0.0), draft.tensors.groups_B
+    earned_B, ended_B = (group_means(each, groups_B)[1] for each in (rewards_BT.sum(dim=1), (~failed_B).float()))
+    rewards_BT[failed_B, 0] = (earned_B / ended_B.clamp(min=EQUAL))[failed_B]
+    draft.tensors = replace(_without_loss(draft.tensors, failed_B), rewards_BT=rewards_BT)
+
+
 def mask_zero_std(draft: ExperienceDraft) -> None:
     """Count the groups whose rollouts all earned the same; they have no loss unless `zero_std_groups` is "keep"."""
     if not draft.estimator.needs_groups:

@@ -13,12 +13,12 @@ from hashlib import sha256
 from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import written_answer
+from medagent.environment import AgentSettings
 from medagent.errors import ConfigError
 from medagent.pieces import Piece, encode
 from medagent.policies.turn_ends import first_end
 from medagent.protocol import TurnProtocol
 from medagent.retrieval.passages import Hit
-from medagent.training.agent_data import AgentSettings
 from medagent.types import Question, Rollout, StopReason, Turn
 from medagent.untrusted_text import harmless_passages, harmless_question
 

@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import Agent
 from medagent.agent_folder import open_agent
+from medagent.environment import AgentSettings
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.evaluation.grading.citations import states_gold
@@ -32,7 +33,6 @@ from medagent.evaluation.run import Plan, run_plan
 from medagent.protocol import TurnProtocol
 from medagent.retrieval.opening import URL
 from medagent.retrieval.retriever import Retriever
-from medagent.training.agent_data import AgentSettings
 from medagent.training.default_callbacks import tokens_to_sample
 from medagent.training.sft.data import LeftOutReason, question_key
 from medagent.types import Rollout, StopReason, Turn

@@ -19,6 +19,7 @@ from rich.progress import track
 from transformers import PreTrainedTokenizerBase
 
 from medagent.agent_folder import retriever_spec
+from medagent.environment import AgentSettings
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.evaluation.grading.grade import grade
@@ -30,7 +31,6 @@ from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.passages import Hit
 from medagent.retrieval.retriever import Retriever
-from medagent.training.agent_data import AgentSettings
 from medagent.training.rollouts.noisy_retrieval import withheld_from
 from medagent.training.sft.data import LeftOutReason, encoded, in_words
 from medagent.training.sft.dialogues import ABSTENTION, Demonstrations

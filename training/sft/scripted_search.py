@@ -15,12 +15,12 @@ from functools import lru_cache
 
 from transformers import PreTrainedTokenizerBase
 
+from medagent.environment import AgentSettings
 from medagent.evaluation.grading.option_named import normalise
 from medagent.protocol import TurnProtocol
 from medagent.retrieval.analysis import STOPWORDS, Analyser
 from medagent.retrieval.chunking import sentence_spans
 from medagent.retrieval.passages import Hit, Passage, names_found
-from medagent.training.agent_data import AgentSettings
 from medagent.types import Question
 from medagent.untrusted_text import harmless, harmless_passages
 

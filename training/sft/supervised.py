@@ -20,11 +20,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from medagent.agent import rollout_seed
+from medagent.environment import AgentSettings
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.models.text_length import check_text_length
 from medagent.retrieval.retriever import Retriever
-from medagent.training.agent_data import AgentData, AgentSettings
+from medagent.training.agent_data import AgentData
 from medagent.training.batching import pack_rows, split_update
 from medagent.training.default_callbacks import log_at_once
 from medagent.training.engines import Engine, InProcessEngine
