@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from transformers import PreTrainedTokenizerBase
 
@@ -40,7 +40,9 @@ class ToolProtocol(TurnProtocol):
     """The agent calls tools in the syntax of its model's family.
 
     `functions` are the schemas that the template shows, in OpenAI's form; a run replaces them by those of its tools.
-    `instructions` stand before the question. A template that writes today's date writes `date`.
+    `instructions` stand before the question. A template that writes today's date writes `date`. Calls that the program
+    writes, in demonstrations, have the `call_form` of the template, or are fenced "json" for a model whose tokens of
+    calls were never trained (`medagent.models.untrained_tokens`).
     """
 
     search: ClassVar[Block] = Block("", "")
@@ -50,6 +52,7 @@ class ToolProtocol(TurnProtocol):
     instructions: str = INSTRUCTIONS
     date: str = "2025-01-01"
     functions: Sequence[Mapping[str, Any]] = (SEARCH_FUNCTION,)
+    call_form: Literal["template", "json"] = "template"
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` for a date that is none."""
@@ -95,6 +98,12 @@ class ToolProtocol(TurnProtocol):
     def written_turn(self, tokenizer: PreTrainedTokenizerBase, *, query: str | None = None, answer: str = "") -> str:
         if query is None:
             return answer
+        if self.call_form == "json":
+            return (
+                "```json\n"
+                + json.dumps({"name": "search", "arguments": {"query": query}}, ensure_ascii=False)
+                + "\n```"
+            )
         call = ToolCall("search", {"query": query})
         return self._template(tokenizer).turn_text(Message("assistant", "", calls=(call,)))
 

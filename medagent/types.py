@@ -19,6 +19,7 @@ from medagent.retrieval.passages import Hit
 from medagent.tool_calls import ToolCall
 
 LETTERS = "ABCDEFGHIJ"
+NEW_CONTEXT = -1  # in place of a token id: what follows was read from its beginning, as a dialogue of its own
 # One answer; up to five, best first; all entries of a list; a number with its unit; all right options.
 AnswerForm = Literal["text", "ranked", "list", "number", "select_all"]
 
@@ -113,7 +114,8 @@ class Turn:
 
     `token_ids` and `logprobs` have equal length. `forced_prefix` counts leading tokens that the environment wrote. They
     are not actions and have log-prob 0. `usage` is what an endpoint counted for it. `quoted`: the program wrote
-    `answer` of sentences (`medagent.lines`). `calls` are those of native tool calling.
+    `answer` of sentences (`medagent.lines`). `calls` are those of native tool calling. `context_ids`: the whole context
+    that the turn was sampled in, where that is not what was read and sampled before.
     """
 
     token_ids: tuple[int, ...]
@@ -128,6 +130,12 @@ class Turn:
     usage: Usage | None = None
     quoted: bool = False
     calls: tuple[ToolCall, ...] = ()
+    context_ids: tuple[int, ...] = ()
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """The token ids before the turn's own, behind what came before it."""
+        return (NEW_CONTEXT, *self.context_ids) if self.context_ids else ()
 
 
 @dataclass(frozen=True)
@@ -149,10 +157,10 @@ class Rollout:
 
     @property
     def token_ids(self) -> list[int]:
-        """The whole sequence, prompt first: one list, [T]."""
+        """The whole sequence, prompt first: one list, [T]. What follows a `NEW_CONTEXT` sees nothing before it."""
         ids = list(self.prompt_ids)
         for turn in self.turns:
-            ids += [*turn.token_ids, *turn.observation_ids]
+            ids += [*turn.before, *turn.token_ids, *turn.observation_ids]
         return ids
 
     @property
@@ -161,7 +169,11 @@ class Rollout:
         mask = [False] * len(self.prompt_ids)
         for turn in self.turns:
             sampled = len(turn.token_ids) - turn.forced_prefix
-            mask += [False] * turn.forced_prefix + [True] * sampled + [False] * len(turn.observation_ids)
+            mask += (
+                [False] * (len(turn.before) + turn.forced_prefix)
+                + [True] * sampled
+                + [False] * len(turn.observation_ids)
+            )
         return mask
 
     @property
@@ -170,7 +182,9 @@ class Rollout:
         ids = [-1] * len(self.prompt_ids)
         for number, turn in enumerate(self.turns):
             sampled = len(turn.token_ids) - turn.forced_prefix
-            ids += [-1] * turn.forced_prefix + [number] * sampled + [-1] * len(turn.observation_ids)
+            ids += (
+                [-1] * (len(turn.before) + turn.forced_prefix) + [number] * sampled + [-1] * len(turn.observation_ids)
+            )
         return ids
 
     @property
@@ -178,7 +192,7 @@ class Rollout:
         """[T], the sampler's log-probs at action tokens, 0 elsewhere."""
         values = [0.0] * len(self.prompt_ids)
         for turn in self.turns:
-            values += [*turn.logprobs, *([0.0] * len(turn.observation_ids))]
+            values += [*([0.0] * len(turn.before)), *turn.logprobs, *([0.0] * len(turn.observation_ids))]
         return values
 
     @property

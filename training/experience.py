@@ -23,7 +23,7 @@ class RolloutTensors:
     """Rollouts as sampled, padded to the longest; floats are 0 off the mask. Fields are assigned to once."""
 
     token_ids_BT: Tensor
-    """[B, T] integer: prompt, actions and observations, exactly as sampled."""
+    """[B, T] integer: prompt, actions and observations, exactly as sampled. `NEW_CONTEXT` stands between contexts."""
     attention_BT: Tensor
     """[B, T] bool: True at tokens, False at padding."""
     mask_BT: Tensor
@@ -197,7 +197,7 @@ def turn_rewards(rollout: Rollout) -> dict[int, float]:
     rewards: dict[int, float] = {}
     position, last = len(rollout.prompt_ids), None
     for turn in rollout.turns:
-        position += len(turn.token_ids)
+        position += len(turn.before) + len(turn.token_ids)
         if len(turn.token_ids) > turn.forced_prefix:
             last = position - 1
             rewards[last] = rewards.get(last, 0.0) + turn.reward

@@ -5,16 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from medagent.errors import ConfigError
 from medagent.models.causal_lm import SLIDING, decoder_config, hidden_states, other_limits
 from medagent.training.execution import Execution
 from medagent.training.prefixes import PrefixTree
+from medagent.types import NEW_CONTEXT
 
 SHORT, LONG = 5, 9  # tokens of the two rows
 EXACT = 1e-5  # share of a state's size by which another row may move it
@@ -57,6 +58,9 @@ def selected_hidden_states(
     Raises:
         ValueError: the first token of a row is marked, which nothing predicts.
     """
+    if bool((token_ids_BT == NEW_CONTEXT).any()):
+        parts = _contexts_apart(token_ids_BT, attention_BT, mask_BT)
+        return replace(selected_hidden_states(base, execution, *parts), mask_BT=mask_BT)
     if bool(mask_BT[:, 0].any()):
         raise ValueError("the first token of a rollout cannot be an action: nothing predicts it.")
     places_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
@@ -74,7 +78,7 @@ def selected_hidden_states(
     if not execution.packed:
         width = int(last_B1.max())
         hidden_BTH = hidden_states(base, input_ids=token_ids_BT[:, :width], use_cache=False)
-        marked_BT = torch.nn.functional.pad(mask_BT, (0, 1))[:, 1 : width + 1]
+        marked_BT = nn.functional.pad(mask_BT, (0, 1))[:, 1 : width + 1]
         return SelectedHiddenStates(hidden_BTH[marked_BT], tokens_A, mask_BT, num_read)
     # One sequence of all real tokens; transformers takes positions that begin anew for the borders of sequences.
     positions_BT = (attention_BT.long().cumsum(1) - 1).clamp(min=0)
@@ -83,6 +87,17 @@ def selected_hidden_states(
         base, input_ids=token_ids_BT[attention_BT][None], position_ids=positions_BT[attention_BT][None], use_cache=False
     )
     return SelectedHiddenStates(hidden_1NH[0, before_BT[mask_BT] - 1], tokens_A, mask_BT, num_read)
+
+
+def _contexts_apart(token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Each context of each row as a row of its own, in their order, so that the marked tokens keep theirs."""
+    pieces: list[list[Tensor]] = []
+    for row, length in enumerate(attention_BT.sum(dim=1).tolist()):
+        borders = (token_ids_BT[row, :length] == NEW_CONTEXT).nonzero()[:, 0].tolist()
+        for start, stop in zip([0, *(border + 1 for border in borders)], [*borders, None], strict=True):
+            pieces.append([each[row, start:stop] for each in (token_ids_BT, attention_BT, mask_BT)])
+    padded = [nn.utils.rnn.pad_sequence([piece[of] for piece in pieces], batch_first=True) for of in range(3)]
+    return padded[0], padded[1], padded[2]
 
 
 class TokenCounts:
@@ -181,7 +196,7 @@ def _check_windows(base: PreTrainedModel, row: Tensor, remedy: str) -> None:
 
 def _packed_states(base: PreTrainedModel, execution: Execution, rows: list[Tensor], remedy: str) -> Tensor:
     """[A, H] the states that predict every token but the first of each row, packed."""
-    ids_BT = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(base.device)
+    ids_BT = nn.utils.rnn.pad_sequence(rows, batch_first=True).to(base.device)
     attention_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device) < torch.tensor(
         [[len(row)] for row in rows], device=ids_BT.device
     )

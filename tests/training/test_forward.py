@@ -11,6 +11,7 @@ from medagent.models.causal_lm import load_causal_lm
 from medagent.training.adapters import SharedBase
 from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings
+from medagent.types import NEW_CONTEXT
 
 WAYS = {"padded": Execution(), "packed": Execution(packed=True), "tree": Execution(shared_prefixes=True)}
 LENGTHS, LAST = (20, 14, 17), (11, 14, 0)  # the second's last marked token is the first after its end
@@ -71,3 +72,16 @@ def test_a_pass_that_chooses_nothing_adds_nothing(way: str) -> None:
     assert not scores.logprobs_BT.any()
     assert not values.any()
     assert not any(each.grad is not None and each.grad.any() for each in roles.parameters())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_follows_a_new_context_is_read_as_a_row_of_its_own(way: str) -> None:
+    base, _ = load_causal_lm("starter")
+    roles = SharedBase(base.requires_grad_(False), policy=LoraSettings(), critic=None, execution=WAYS[way])
+    ids, attention, mask = rows()
+    joined = torch.cat([ids[0], torch.tensor([NEW_CONTEXT]), ids[1, :14]])[None]
+    marks = torch.cat([mask[0], torch.tensor([False]), mask[1, :14]])[None]
+    found = roles.policy_scores(joined, torch.ones_like(joined, dtype=torch.bool), marks, temperature=1.0)
+    mask[1, 14] = False  # lies behind its end
+    apart = roles.policy_scores(ids, attention, mask, temperature=1.0)
+    torch.testing.assert_close(found.logprobs_BT[marks], apart.logprobs_BT[mask], rtol=1e-4, atol=1e-5)
