@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from medagent.agent import Agent, GivenSearch, Job, rollout_seed
+from medagent.agent import Agent, GivenSearch, Job
 from medagent.errors import InputError
 from medagent.evaluation.statistics import Accuracy
 from medagent.evaluation.trust.injections import with_injection
@@ -31,7 +31,7 @@ from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.tools import corpus_of
-from medagent.types import Question
+from medagent.types import Question, rollout_seed
 
 _SPEAKS_OF_ALL = re.compile(
     r"\W*(?:all|none|any|both|either|neither|some|each|one|two|three)\b"

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from medagent.agent import Agent, Job, rollout_seed
+from medagent.agent import Agent, Job
 from medagent.errors import ConfigError, PolicyError
 from medagent.evaluation.answer_folder import begin
 from medagent.evaluation.modes import EVIDENCE_MODES, Mode, agent_for, job_for, orders, rotate, told
@@ -17,7 +17,7 @@ from medagent.evaluation.predictions import Key, Prediction, PredictionLog, conf
 from medagent.evaluation.search_recall import recall_of
 from medagent.retrieval.passages import Passage
 from medagent.run_folder import RunFolder
-from medagent.types import Question, Rollout, StopReason
+from medagent.types import Question, Rollout, StopReason, rollout_seed
 
 
 def run_benchmark(

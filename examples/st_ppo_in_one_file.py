@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 
-from medagent.agent import Agent, Job, rollout_seed
+from medagent.agent import Agent, Job
 from medagent.evaluation.metrics import summarize
 from medagent.evaluation.run import run_benchmark
 from medagent.models.causal_lm import load_causal_lm
@@ -48,7 +48,7 @@ from medagent.training.experience import tensorize, turn_starts
 from medagent.training.lora import LoraSettings
 from medagent.training.objectives import logit_space_squares, reference_kl, segment_mean, segment_sum
 from medagent.training.rewards import OutcomeReward
-from medagent.types import Limits, Question, Rollout
+from medagent.types import Limits, Question, Rollout, rollout_seed
 
 PROTOCOL = TagProtocol(instructions="", options_style="letter_last")
 LIMITS = Limits(max_turns=4, max_turn_tokens=48, max_observation_tokens=160, max_total_tokens=512)

@@ -9,7 +9,6 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from time import monotonic
 
 from transformers import PreTrainedTokenizerBase
@@ -24,7 +23,7 @@ from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.retriever import Retriever
 from medagent.tool_calls import ToolCall, ToolResult
-from medagent.types import Limits, Question, Rollout, StopReason, Turn
+from medagent.types import Limits, Question, Rollout, StopReason, Turn, rollout_seed
 from medagent.untrusted_text import harmless, harmless_passages, harmless_question
 
 
@@ -66,12 +65,6 @@ class Job:
     def opening(self, protocol: TurnProtocol) -> str:
         """The text that opens the policy's first turn; empty if the policy opens it."""
         return protocol.answer.start if self.force_answer else protocol.search.start if self.force_search else ""
-
-
-def rollout_seed(seed: int, *, iteration: int, question_id: str, sample: int) -> int:
-    """The seed of one rollout (64 bits). It is a hash, so it does not depend on what ran before."""
-    digest = sha256(f"{seed}|{iteration}|{question_id}|{sample}".encode()).digest()
-    return int.from_bytes(digest[:8], "big")
 
 
 @dataclass
@@ -188,7 +181,12 @@ class Agent:
 
     def _session(self, job: Job) -> Session:
         blocks = self.protocol.turn_ends(self.policy.tokenizer)
-        return self.policy.open(seed=job.seed, temperature=job.temperature, blocks=blocks)
+
+        def begin(context: int) -> Session:
+            seed = rollout_seed(job.seed, iteration=0, question_id="", sample=context) if context else job.seed
+            return self.policy.open(seed=seed, temperature=job.temperature, blocks=blocks)
+
+        return self.protocol.session(self.policy.tokenizer, begin)
 
     def search_batcher(self, *, retries: int = 5) -> SearchBatcher:
         """A batcher for this agent's searches; it belongs to one event loop."""
@@ -239,7 +237,8 @@ class Agent:
             seen = [hit.passage for each in turns for hit in each.hits]
             answer = written_answer(parsed.answer, seen, job.question, self.protocol, tokenizer)
             turn = Turn(token_ids, logprobs, text, None, answer, forced_prefix=len(forced))
-            turn = replace(turn, usage=sampled.usage, quoted=answer != parsed.answer)
+            quoted = answer != parsed.answer
+            turn = replace(turn, usage=sampled.usage, quoted=quoted, context_ids=sampled.context_ids)
             by_model = sampled.stop is TurnStop.END_OF_TEXT and self.protocol.ended_by(self.trained)
             goes_on = bool(parsed.asked) and (by_model or sampled.stop is TurnStop.TAG)
             if goes_on and number + 1 < limits.max_turns:

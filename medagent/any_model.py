@@ -18,9 +18,9 @@ from transformers import PreTrainedTokenizerBase
 from medagent.agent import Agent, GivenSearch, Job
 from medagent.answer_forms import FORM_HINTS
 from medagent.lines import NumberedLines
-from medagent.pieces import TOOL_CALL, Block, Piece, encode
+from medagent.pieces import TOOL_CALL, Block, ParsedTurn, Piece, encode
 from medagent.plain_protocol import PlainProtocol
-from medagent.protocol import TAGS, ParsedTurn, TagProtocol
+from medagent.protocol import TAGS, TagProtocol
 from medagent.retrieval.passages import Passage
 from medagent.tool_calls import INSIDE, query_of
 from medagent.types import Question

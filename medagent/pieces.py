@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from transformers import PreTrainedTokenizerBase
 
+from medagent.tool_calls import ToolCall
 from medagent.untrusted_text import LONGEST_KEPT, encode_untrusted
 
 
@@ -32,6 +33,24 @@ class Piece:
 
     text: str
     trusted: bool = True
+
+
+@dataclass(frozen=True)
+class ParsedTurn:
+    """A turn, read: a query, an answer, or neither (malformed).
+
+    `calls` of tools go with the query of the searches among them. A query without calls is one search.
+    """
+
+    think: str
+    query: str | None
+    answer: str | None
+    calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def asked(self) -> tuple[ToolCall, ...]:
+        """What the turn asks for before the next one; nothing where it answers."""
+        return self.calls or (() if self.query is None else (ToolCall("search", {"query": self.query}),))
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[int]:

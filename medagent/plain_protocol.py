@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Self
 from transformers import PreTrainedTokenizerBase
 
 from medagent.models.chat_template import beginning_of_text, chat_frame, day_of
-from medagent.pieces import Block, Piece, encode
-from medagent.protocol import ParsedTurn, TagProtocol, TurnProtocol, neutralise
+from medagent.pieces import Block, ParsedTurn, Piece, encode
+from medagent.protocol import TagProtocol, TurnProtocol, neutralise
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Question
 from medagent.untrusted_text import harmless_passages

@@ -29,7 +29,7 @@ class TurnStop(StrEnum):
 class SampledTurn:
     """Token ids as sampled, their log-probs at the sampling temperature (1 for greedy), and the text.
 
-    `usage` is what an endpoint counted for it.
+    `usage` is what an endpoint counted for it. `context_ids`: see `Turn`.
     """
 
     token_ids: tuple[int, ...]
@@ -37,6 +37,7 @@ class SampledTurn:
     text: str
     stop: TurnStop
     usage: Usage | None = None
+    context_ids: tuple[int, ...] = ()
 
 
 class Session(Protocol):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -19,9 +19,10 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.answer_forms import FORM_HINTS
 from medagent.models.chat_template import beginning_of_text, chat_frame, day_of
-from medagent.pieces import Block, Piece, encode
+from medagent.pieces import Block, ParsedTurn, Piece, encode
+from medagent.policy import Session
 from medagent.retrieval.passages import Passage
-from medagent.tool_calls import ToolCall, ToolResult
+from medagent.tool_calls import ToolResult
 from medagent.types import LETTERS, Question
 from medagent.untrusted_text import (
     harmless_passages,
@@ -52,24 +53,6 @@ GIVEN = """You answer medical questions from search results. They are already gi
 <information>...</information>; each passage ends with its number in brackets, like [1]. Think inside \
 <think>...</think>, then answer with <answer>...</answer>. In the answer {naming}, and cite the passages that support \
 it, like [1]."""
-
-
-@dataclass(frozen=True)
-class ParsedTurn:
-    """A turn, read: a query, an answer, or neither (malformed).
-
-    `calls` of tools go with the query of the searches among them. A query without calls is one search.
-    """
-
-    think: str
-    query: str | None
-    answer: str | None
-    calls: tuple[ToolCall, ...] = ()
-
-    @property
-    def asked(self) -> tuple[ToolCall, ...]:
-        """What the turn asks for before the next one; nothing where it answers."""
-        return self.calls or (() if self.query is None else (ToolCall("search", {"query": self.query}),))
 
 
 def neutralise(text: str) -> str:
@@ -120,13 +103,17 @@ class TurnProtocol(ABC):
         """The blocks after which a policy stops; of one without a start, the end is no part of the turn's text."""
         return self.blocks
 
+    def session(self, tokenizer: PreTrainedTokenizerBase, begin: Callable[[int], Session]) -> Session:
+        """A dialogue with a policy; `begin` opens its context 0, and others where a template rewrites history."""
+        return begin(0)
+
     def without_end(self, tokenizer: PreTrainedTokenizerBase, text: str) -> str:
         """A turn's text without an end that is no part of it."""
         ends = [block.end for block in self.turn_ends(tokenizer) if not block.start and text.endswith(block.end)]
         return text.removesuffix(max(ends, key=len, default=""))
 
     def ended_by(self, trained: bool) -> bool:
-        """Whether the model's own end token ends a turn that calls; a trained agent ends it by a tag."""
+        """Whether the model's end token ends a turn that calls; a trained agent ends it by a tag."""
         return not trained
 
     def query_pieces(self, tokenizer: PreTrainedTokenizerBase, query: str) -> list[Piece]:

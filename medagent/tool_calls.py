@@ -41,12 +41,13 @@ class ToolResult:
 
 @dataclass(frozen=True)
 class Message:
-    """A message in the terms of chat templates. `name` is that of a tool, `calls` are those of the assistant."""
+    """A message in the terms of chat templates. `name` is a tool's; `calls` and `thought` are the assistant's."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
     name: str = ""
     calls: tuple[ToolCall, ...] = ()
+    thought: str = ""
 
 
 def query_of(call: object) -> str:

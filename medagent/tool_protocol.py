@@ -14,11 +14,13 @@ from typing import Any, ClassVar, Literal, Self
 from transformers import PreTrainedTokenizerBase
 
 from medagent.answer_forms import FORM_HINTS
-from medagent.call_syntax import read_calls, split_thought
+from medagent.errors import ConfigError
+from medagent.history import RerenderingSession, changes, read_message
 from medagent.models.chat_template import day_of
 from medagent.models.tool_template import Slot, ToolTemplate
-from medagent.pieces import Block, Piece, encode
-from medagent.protocol import ParsedTurn, TurnProtocol, neutralise
+from medagent.pieces import Block, ParsedTurn, Piece, encode
+from medagent.policy import Session
+from medagent.protocol import TurnProtocol, neutralise
 from medagent.retrieval.passages import Hit, Passage
 from medagent.tool_calls import SEARCH_FUNCTION, Message, ToolCall, ToolResult
 from medagent.types import LETTERS, Question
@@ -43,6 +45,10 @@ class ToolProtocol(TurnProtocol):
     `instructions` stand before the question. A template that writes today's date writes `date`. Calls that the program
     writes, in demonstrations, have the `call_form` of the template, or are fenced "json" for a model whose tokens of
     calls were never trained (`medagent.models.untrained_tokens`).
+
+    `history` says what becomes of earlier turns that the template would show otherwise than they were sampled: "keep"
+    keeps their tokens, in training and in the service; "rerender" samples and trains each turn in the history that a
+    server shows which renders messages anew; "refuse" refuses such a template.
     """
 
     search: ClassVar[Block] = Block("", "")
@@ -53,6 +59,7 @@ class ToolProtocol(TurnProtocol):
     date: str = "2025-01-01"
     functions: Sequence[Mapping[str, Any]] = (SEARCH_FUNCTION,)
     call_form: Literal["template", "json"] = "template"
+    history: Literal["keep", "rerender", "refuse"] = "keep"
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` for a date that is none."""
@@ -81,6 +88,20 @@ class ToolProtocol(TurnProtocol):
     def turn_ends(self, tokenizer: PreTrainedTokenizerBase) -> tuple[Block, ...]:
         ends = {self.turn_end(tokenizer, called=called) for called in (False, bool(self.functions))}
         return tuple(Block("", end) for end in sorted(ends - {str(tokenizer.eos_token)}))
+
+    def session(self, tokenizer: PreTrainedTokenizerBase, begin: Callable[[int], Session]) -> Session:
+        """See `TurnProtocol.session`.
+
+        Raises:
+            ConfigError: the template changes earlier turns, and `history` does not allow for that.
+        """
+        changed = changes(tokenizer, str(tokenizer.chat_template), self.date)
+        if changed and self.history == "refuse":
+            raise ConfigError(
+                f"protocol.history: found a chat template that {changed}, wanted one that keeps them, as history is "
+                "refuse. Set it to keep, which serves the tokens as sampled, or to rerender."
+            )
+        return begin(0) if self.history == "keep" else RerenderingSession(self._template(tokenizer), begin)
 
     def turn_end(self, tokenizer: PreTrainedTokenizerBase, *, called: bool) -> str:
         name = self.functions[0]["function"]["name"] if called else ""
@@ -163,17 +184,12 @@ class ToolProtocol(TurnProtocol):
         >>> ToolProtocol().parse('<tool_call>{"name": "search", "arguments": {"query": "gout"}}</tool_call>').query
         'gout'
         """
-        thought, said = split_thought(text)
-        content, calls = read_calls(said)
-        if not calls:
-            return ParsedTurn(thought, None, content or None)
+        said = read_message(text)
+        if not said.calls:
+            return ParsedTurn(said.thought, None, said.content or None)
+        calls = said.calls
         queries = [str(call.arguments.get("query", "")) for call in calls if call.name == "search" and not call.error]
-        return ParsedTurn(thought or content, "; ".join(filter(None, queries)) or None, None, calls)
-
-    def read_message(self, text: str) -> Message:
-        """A turn as a message of the assistant."""
-        content, calls = read_calls(split_thought(text)[1])
-        return Message("assistant", content, calls=calls)
+        return ParsedTurn(said.thought or said.content, "; ".join(filter(None, queries)) or None, None, calls)
 
     def _template(self, tokenizer: PreTrainedTokenizerBase) -> ToolTemplate:
         return ToolTemplate(tokenizer, self.date, self.functions)

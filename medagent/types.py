@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from hashlib import sha256
 from typing import Literal
 
 from medagent.retrieval.passages import Hit
@@ -223,3 +224,9 @@ class Rollout:
     def graded(self, reward: float, *, success: bool) -> Rollout:
         """A copy that carries its grade."""
         return replace(self, reward=reward, success=success)
+
+
+def rollout_seed(seed: int, *, iteration: int, question_id: str, sample: int) -> int:
+    """The seed of one rollout (64 bits). It is a hash, so it does not depend on what ran before."""
+    digest = sha256(f"{seed}|{iteration}|{question_id}|{sample}".encode()).digest()
+    return int.from_bytes(digest[:8], "big")

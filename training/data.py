@@ -16,7 +16,7 @@ from lightning import Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from medagent.agent import Job, rollout_seed
+from medagent.agent import Job
 from medagent.environment import AgentSettings, Environment
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
@@ -49,7 +49,7 @@ from medagent.training.rollouts.questions import draws, order_of_pass
 from medagent.training.rollouts.stale_rollouts import StaleRollouts, check_ranks
 from medagent.training.settings import as_config, check_shares
 from medagent.training.sharding import over_ranks
-from medagent.types import Question, Rollout
+from medagent.types import Question, Rollout, rollout_seed
 
 
 class RolloutData(AgentData):

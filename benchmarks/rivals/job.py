@@ -22,9 +22,10 @@ from benchmarks.common import Peaks
 from medagent.agent_spec import read_spec
 from medagent.evaluation.benchmarks import BioASQBenchmark, StarterBenchmark
 from medagent.models.base_models import model_path
+from medagent.pieces import ParsedTurn
 from medagent.policies.turn_ends import TurnEnds
 from medagent.policy import TurnStop
-from medagent.protocol import ParsedTurn, TagProtocol, TurnProtocol
+from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.retrieval.search import HybridRetriever
 from medagent.types import Limits, Question
 from medagent.untrusted_text import harmless_passages

@@ -10,7 +10,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
-from medagent.agent import rollout_seed
 from medagent.errors import ConfigError, InputError
 from medagent.evaluation.answer_folder import JsonLog, begin
 from medagent.evaluation.grading.reasoning_text import without_reasoning
@@ -21,6 +20,7 @@ from medagent.evaluation.rubrics.scores import Agreement, agreement, rubric_scor
 from medagent.evaluation.statistics import Estimate
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder
+from medagent.types import rollout_seed
 
 V = TypeVar("V")
 Asked = tuple[str, Sequence[Message]]  # a name, and the conversation

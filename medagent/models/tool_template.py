@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -23,6 +23,7 @@ from medagent.tool_calls import Message, ToolCall
 _MARK = '\u2063{}"\u2063'  # the quotation mark shows whether the template writes a text as JSON
 _MARKS = re.compile('(\u2063\\d+\\\\?"\u2063)')
 _MARK_AS_JSON = "\\u2063"
+_THOUGHTS = "reasoning_content", "thinking"  # of Qwen and most others, and of gpt-oss
 _CALL_ID = "abcdefghi"  # nine letters or digits, as Mistral's templates want
 _REMEDY = "Use medagent.protocol.TagProtocol with this model."
 
@@ -55,7 +56,10 @@ class ToolTemplate:
             ConfigError: there is no template, or it refuses, drops or repeats one of these texts.
         """
         texts: list[tuple[str, int]] = []
-        said = [_as_template_wants(message, number, texts) for number, message in enumerate(messages)]
+        said = [
+            _as_template_wants(message, partial(_marked, number=number, texts=texts))
+            for number, message in enumerate(messages)
+        ]
         offered = [_described(function, texts) for function in self.functions]
         rendered = _rendered(
             self.tokenizer,
@@ -73,6 +77,16 @@ class ToolTemplate:
             elif part:
                 found.append(part)
         return found
+
+    def text(self, messages: Sequence[Message], *, turn_follows: bool = True) -> str:
+        """The messages as a server renders them, which reads their texts as well.
+
+        Raises:
+            ConfigError: the template refuses them.
+        """
+        template = str(self.tokenizer.chat_template or "")
+        said = [_as_template_wants(_with_thought(message, template), lambda value: value) for message in messages]
+        return _render(self.tokenizer, said, list(self.functions), self.date, turn_follows)
 
     def after_turn(self, messages: Sequence[Message]) -> tuple[str, list[str | Slot]]:
         """The text that ends a turn of the assistant, and the parts of the messages that follow it.
@@ -148,20 +162,23 @@ def _turn(called: Sequence[str]) -> list[Message]:
     return [Message("user", "x"), Message("assistant", "" if calls else "x", calls=calls)]
 
 
-def _as_template_wants(message: Message, number: int, texts: list[tuple[str, int]]) -> dict[str, Any]:
-    made: dict[str, Any] = {"role": message.role, "content": _marked(message.content, number, texts)}
+def _as_template_wants(message: Message, put: Callable[[Any], Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {"role": message.role, "content": put(message.content)}
     if message.role == "tool":
         made |= {"name": message.name, "tool_call_id": _CALL_ID}
+    if message.thought:
+        made |= dict.fromkeys(_THOUGHTS, put(message.thought))
     if message.calls:
-        made["tool_calls"] = [
-            {
-                "id": _CALL_ID,
-                "type": "function",
-                "function": {"name": call.name, "arguments": _marked(dict(call.arguments), number, texts)},
-            }
-            for call in message.calls
-        ]
+        called = [{"name": call.name, "arguments": put(dict(call.arguments))} for call in message.calls]
+        made["tool_calls"] = [{"id": _CALL_ID, "type": "function", "function": each} for each in called]
     return made
+
+
+def _with_thought(message: Message, template: str) -> Message:
+    """The message with its thought in the content, where the template knows no other place for it."""
+    if not message.thought or any(name in template for name in _THOUGHTS):
+        return message
+    return replace(message, content=f"<think>\n{message.thought}\n</think>\n\n{message.content}", thought="")
 
 
 def _marked(value: Any, number: int, texts: list[tuple[str, int]]) -> Any:
@@ -186,23 +203,23 @@ def _described(value: Any, texts: list[tuple[str, int]]) -> Any:
     return [_described(each, texts) for each in value] if isinstance(value, list | tuple) else value
 
 
+def _render(
+    tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, Any]], functions: list[Any], date: str, follows: bool
+) -> str:
+    if not tokenizer.chat_template:
+        raise ConfigError(f"native tool calls: the model's tokenizer has no chat template. {_REMEDY}")
+    try:
+        return render(tokenizer, messages, day_of(date), tools=functions or None, add_generation_prompt=follows)
+    except Exception as error:  # a template is a program of the model's makers and may raise anything
+        raise ConfigError(f"native tool calls: the chat template refuses the dialogue ({error}). {_REMEDY}") from error
+
+
 @lru_cache(maxsize=1024)
 def _rendered(
     tokenizer: PreTrainedTokenizerBase, template: str, date: str, messages: str, functions: str, turn_follows: bool
 ) -> str:
     """The template's text of marked messages; it is the same for all texts in their places."""
-    if not template:
-        raise ConfigError(f"native tool calls: the model's tokenizer has no chat template. {_REMEDY}")
-    try:
-        text = render(
-            tokenizer,
-            json.loads(messages),
-            day_of(date),
-            tools=json.loads(functions) or None,
-            add_generation_prompt=turn_follows,
-        )
-    except Exception as error:  # a template is a program of the model's makers and may raise anything
-        raise ConfigError(f"native tool calls: the chat template refuses the dialogue ({error}). {_REMEDY}") from error
+    text = _render(tokenizer, json.loads(messages), json.loads(functions), date, turn_follows)
     found = [int(mark[1:-2].rstrip("\\")) for mark in _MARKS.findall(text)]
     wanted = (messages + functions).count(_MARK_AS_JSON) // 2
     if sorted(found) != list(range(wanted)):

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Self
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from medagent.pieces import Block, Piece, encode
-from medagent.protocol import ParsedTurn, TurnProtocol
+from medagent.pieces import Block, ParsedTurn, Piece, encode
+from medagent.protocol import TurnProtocol
 from medagent.retrieval.passages import Passage
 from medagent.types import Question
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from medagent.agent import Agent, Job, rollout_seed
+from medagent.agent import Agent, Job
 from medagent.pieces import Block
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import TagProtocol
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.errors import NoIndexError
 from medagent.retrieval.passages import Hit, Passage
-from medagent.types import Limits, Question, StopReason
+from medagent.types import Limits, Question, StopReason, rollout_seed
 
 QUESTION = Question("q", "What treats gout?", ("aspirin", "allopurinol"), "B")
 

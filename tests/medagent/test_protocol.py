@@ -17,10 +17,10 @@ from medagent.agent import Agent, Job
 from medagent.agent_spec import AgentSpec, protocol_from_json, read_spec, write_spec
 from medagent.answer_forms import citations, marked_letters
 from medagent.errors import ConfigError
-from medagent.pieces import Block, Piece, encode
+from medagent.pieces import Block, ParsedTurn, Piece, encode
 from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.policies.scripted import ScriptedPolicy
-from medagent.protocol import ParsedTurn, TagProtocol, neutralise
+from medagent.protocol import TagProtocol, neutralise
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.passages import Passage
 from medagent.training.agent_data import AgentSettings
@@ -127,7 +127,8 @@ def test_only_the_protocol_spells_a_tag() -> None:
         texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in said]
         if any(isinstance(text, str) and TAG.search(text) for text in texts):
             found.add(str(file.relative_to(ROOT)))
-    assert found == {"medagent/protocol.py", "medagent/call_syntax.py"}  # the latter reads thoughts of any model
+    of_models = {"medagent/call_syntax.py", "medagent/models/tool_template.py"}  # thoughts of any model
+    assert found - of_models == {"medagent/protocol.py"}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from medagent.agent import rollout_seed
 from medagent.environment import AgentSettings
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
@@ -45,7 +44,7 @@ from medagent.training.objectives import ratio_segments
 from medagent.training.sft.data import LeftOutReason, encoded, in_words, num_held_out, split
 from medagent.training.sft.dialogues import Demonstrations
 from medagent.training.sharding import ShardedBase, over_ranks
-from medagent.types import Question, Rollout
+from medagent.types import Question, Rollout, rollout_seed
 
 
 class SupervisedModule(AgentModule):

@@ -32,7 +32,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from benchmarks.common import describe_machine
-from medagent.agent import Agent, Job, rollout_seed
+from medagent.agent import Agent, Job
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.retrieval.controls import UnreliableRetriever
 from medagent.starter.index import build_starter_index
@@ -44,7 +44,7 @@ from medagent.training.experience import turn_starts
 from medagent.training.module import AgentModule
 from medagent.training.prepare import prepare
 from medagent.training.rewards import Reward
-from medagent.types import Question, Rollout
+from medagent.types import Question, Rollout, rollout_seed
 from studies.design import CONFIGS, STUDIES
 
 SAMPLES = 16

@@ -10,14 +10,14 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from medagent.agent import Agent, Job, rollout_seed
+from medagent.agent import Agent, Job
 from medagent.policies.chat_endpoint import ChatReply, RemotePolicy, byte_tokenizer
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import TurnStop
 from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Hit, Passage
-from medagent.types import Limits, Question
+from medagent.types import Limits, Question, rollout_seed
 from tests.medagent.policies.support import FakeSource
 from tests.recording import RecordingPolicy
 
