@@ -103,6 +103,10 @@ class TurnProtocol(ABC):
         """The blocks after which a policy stops; of one without a start, the end is no part of the turn's text."""
         return self.blocks
 
+    def note_on(self, tokenizer: PreTrainedTokenizerBase) -> str:
+        """What who trains with this tokenizer should know; often nothing."""
+        return ""
+
     def session(self, tokenizer: PreTrainedTokenizerBase, begin: Callable[[int], Session]) -> Session:
         """A dialogue with a policy; `begin` opens its context 0, and others where a template rewrites history."""
         return begin(0)

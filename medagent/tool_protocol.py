@@ -44,7 +44,7 @@ class ToolProtocol(TurnProtocol):
     `functions` are the schemas that the template shows, in OpenAI's form; a run replaces them by those of its tools.
     `instructions` stand before the question. A template that writes today's date writes `date`. Calls that the program
     writes, in demonstrations, have the `call_form` of the template, or are fenced "json" for a model whose tokens of
-    calls were never trained (`medagent.models.untrained_tokens`).
+    calls were never trained (`medagent.models.causal_lm.untrained_tokens`).
 
     `history` says what becomes of earlier turns that the template would show otherwise than they were sampled: "keep"
     keeps their tokens, in training and in the service; "rerender" samples and trains each turn in the history that a
@@ -88,6 +88,17 @@ class ToolProtocol(TurnProtocol):
     def turn_ends(self, tokenizer: PreTrainedTokenizerBase) -> tuple[Block, ...]:
         ends = {self.turn_end(tokenizer, called=called) for called in (False, bool(self.functions))}
         return tuple(Block("", end) for end in sorted(ends - {str(tokenizer.eos_token)}))
+
+    def note_on(self, tokenizer: PreTrainedTokenizerBase) -> str:
+        changed = changes(tokenizer, str(tokenizer.chat_template), self.date)
+        kept = (
+            "This run keeps their tokens as sampled, and medagent serves the agent so. For another server set history"
+        )
+        return (
+            f"protocol.history: the chat template {changed}. {kept} to rerender."
+            if changed and self.history == "keep"
+            else ""
+        )
 
     def session(self, tokenizer: PreTrainedTokenizerBase, begin: Callable[[int], Session]) -> Session:
         """See `TurnProtocol.session`.

@@ -7,18 +7,24 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
+from lightning.pytorch.utilities import rank_zero_info
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from medagent.agent_spec import SPEC_FILE, read_spec
 from medagent.environment import AgentSettings, Environment
 from medagent.errors import ConfigError
 from medagent.interface_check import check_part
 from medagent.models.base_models import model_path
+from medagent.models.causal_lm import untrained_tokens
+from medagent.models.text_length import check_trained_text
+from medagent.pieces import Piece, encode
+from medagent.protocol import TurnProtocol
 from medagent.training.advantages import AdvantageEstimator
 from medagent.training.engines import Engine
 from medagent.training.execution import Quantisation
 from medagent.training.finite_steps import in_words
 from medagent.training.heads import CriticInputs
+from medagent.training.module import AgentModule
 from medagent.training.prepare import ZeroStdMode
 from medagent.training.rewards import OUTCOME, OutcomeReward, Reward
 from medagent.training.rollouts.noisy_retrieval import NoisyRetrieval
@@ -80,6 +86,30 @@ def check_engine(engine: Engine, *, quantise: Quantisation, overlap: bool) -> No
             f"model.execution.quantise is {quantise}, and data.engine ({type(engine).__name__}) takes merged weights, "
             "which a base in 4 bits does not have. Set its weight_sync to adapter or auto."
         )
+
+
+def check_base(module: AgentModule, settings: AgentSettings) -> None:
+    """Raise ConfigError for a base that cannot have the dialogues of this protocol and these limits."""
+    check_protocol(module.shared_base.base, module.tokenizer, settings.protocol)
+    check_trained_text(module.shared_base.peft.config, settings.limits, f"the base {module.base_name}")
+
+
+def check_protocol(base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, protocol: TurnProtocol) -> None:
+    """Tell what is to be known of this tokenizer.
+
+    Raises:
+        ConfigError: the template does not fit the protocol, or the base cannot write what the protocol asks for.
+    """
+    written = protocol.written_turn(tokenizer, query="gout"), protocol.written_turn(tokenizer, answer="[1]")
+    ids = [id_ for text in written for id_ in encode(tokenizer, [Piece(text)])]
+    added = [id_ for id_ in ids if id_ in tokenizer.added_tokens_decoder]
+    for id_, count in untrained_tokens(base, added).items():
+        raise ConfigError(
+            f"agent.protocol: the base cannot write {tokenizer.decode([id_])!r}, as {count} other tokens have its "
+            "output row, which no training has touched. Set call_form of medagent.tool_protocol.ToolProtocol to json."
+        )
+    if note := protocol.note_on(tokenizer):
+        rank_zero_info(note)
 
 
 def check_environment(

@@ -21,7 +21,6 @@ from medagent.environment import AgentSettings, Environment
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.interface_check import check_part
-from medagent.models.text_length import check_trained_text
 from medagent.policy import Policy
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.retriever import Retriever
@@ -29,6 +28,7 @@ from medagent.training.advantages import GAE, AdvantageEstimator, Reduce
 from medagent.training.agent_data import AgentData, questions_in
 from medagent.training.batching import split_update
 from medagent.training.compatibility import (
+    check_base,
     check_composition,
     check_engine,
     check_environment,
@@ -170,7 +170,7 @@ class RolloutData(AgentData):
             check_bootstrap(module, self.advantage)
         check_engine(self.engine, quantise=module.execution.quantise, overlap=self.off_policy.overlap)
         warn_of_tight_limits(module.base_name, settings.limits)
-        check_trained_text(module.shared_base.peft.config, settings.limits, f"the base {module.base_name}")
+        check_base(module, settings)
         if not self.environment:  # its first messages are not known yet
             self.questions = fitting(self.questions, module.tokenizer, settings, leave_out=self.filter_overlong_prompts)
         self.check_validation()

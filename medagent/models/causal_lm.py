@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
@@ -25,6 +26,7 @@ from medagent.errors import ConfigError, PolicyError
 from medagent.models.base_models import model_path
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+MANY = 8  # equal output rows
 # Settings of other kinds of limited attention. Only texts longer than them would differ.
 OTHER_LIMITS = (
     "attention_chunk_size",
@@ -231,3 +233,14 @@ def other_limits(config: PretrainedConfig) -> dict[str, object]:
     if "local" in (settings.get("attention_layers") or []):
         limits["window_size"] = settings.get("window_size")
     return limits
+
+
+@torch.no_grad()
+def untrained_tokens(model: PreTrainedModel, token_ids: Iterable[int]) -> dict[int, int]:
+    """Those of the tokens whose output row is that of `MANY` others, and of how many: the model cannot tell them apart.
+
+    Reserved tokens that no training touched all have one row. A model writes each with the same small probability.
+    """
+    rows_VH = torch.nn.functional.normalize(model.get_output_embeddings().weight.float(), dim=1)
+    same = {id_: int((rows_VH @ rows_VH[id_] > 1 - 1e-5).sum()) - 1 for id_ in set(token_ids)}
+    return {id_: count for id_, count in same.items() if count >= MANY}

@@ -26,6 +26,7 @@ from medagent.models.text_length import check_text_length
 from medagent.retrieval.retriever import Retriever
 from medagent.training.agent_data import AgentData
 from medagent.training.batching import pack_rows, split_update
+from medagent.training.compatibility import check_protocol
 from medagent.training.default_callbacks import log_at_once
 from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.execution import Execution
@@ -162,6 +163,7 @@ class SupervisedData(AgentData):
                 "each rank. Leave it out, and measure the export."
             )
         settings.protocol.encode_prompt(module.tokenizer, Question("probe", "probe"))  # can prompts be made?
+        check_protocol(module.shared_base.base, module.tokenizer, settings.protocol)
         folder = Path(trainer.default_root_dir) / "demonstrations"
         made = folder.with_name("demonstrations.made")
         if trainer.is_global_zero:
