@@ -81,10 +81,10 @@ def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
         if not corpus:
             raise InputError("mode unrelated: needs passages to draw from. Give an index with --index.")
         return replace(agent, retriever=UnrelatedRetriever(corpus))
-    if mode is Mode.FORCED_SEARCH and isinstance(agent.policy, RemotePolicy):
+    if mode is Mode.FORCED_SEARCH and (isinstance(agent.policy, RemotePolicy) or not agent.protocol.search.start):
         raise InputError(
-            "mode forced_search: a chat endpoint begins its own turns, so none can be opened for it. Leave this mode "
-            "out."
+            "mode forced_search: a chat endpoint begins its own turns, and native tool calls have no tag, so no search "
+            "can be opened. Leave this mode out."
         )
     if mode not in ONE_TURN_MODES or not told(agent):
         return agent

@@ -16,10 +16,12 @@ from medagent.lines import PlainLinesProtocol
 from medagent.plain_protocol import PlainProtocol
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import TagProtocol
+from medagent.tool_protocol import ToolProtocol
 from medagent.types import Question
 
 DESCRIPTIONS: dict[str, str] = {
     "tags": "by the agent's protocol",
+    "tools": "by native tool calls",
     "plain": 'plainly, for a last line "Answer: ..."',
     "lines": "for the numbers of sentences",
     "likelihood": "for the likeliest letter",
@@ -45,6 +47,12 @@ def with_prompting(
         raise InputError(
             f"--prompting {way}: found the agent {name}, wanted an untrained model (hf:MODEL) or an endpoint."
         )
+    if way == "tools":
+        if not isinstance(agent.policy, HFPolicy):
+            raise InputError(
+                "--prompting tools: found an endpoint, wanted hf:MODEL: an endpoint is offered tools anyway."
+            )
+        return replace(agent, protocol=ToolProtocol(date=agent.protocol.date))
     allowed = [mode for mode in ONE_TURN_MODES if way != "lines" or mode is not Mode.CLOSED_BOOK]
     if wrong := [mode.value for mode in modes if mode not in allowed]:
         raise InputError(

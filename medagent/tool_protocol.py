@@ -73,7 +73,9 @@ class ToolProtocol(TurnProtocol):
         return asdict(self)
 
     def answering_only(self, *, given: bool) -> Self:
-        return replace(self, instructions=GIVEN if given else CLOSED_BOOK) if self.instructions else self
+        if not self.instructions:
+            return self
+        return replace(self, instructions=GIVEN) if given else replace(self, instructions=CLOSED_BOOK, functions=())
 
     def neutralise(self, text: str) -> str:
         return neutralise(text)

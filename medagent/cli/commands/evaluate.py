@@ -72,11 +72,11 @@ def evaluate(
         seed: Seed of sampling.
         index: Index to search instead of the agent's own.
         model: Name of the model, for an endpoint.
-        prompting: "tags": by the protocol of the agent. "plain": an untrained model or an endpoint is asked in one
-            message for a last line "Answer: ...", with any passages before the question. "lines": for the numbers of
-            the sentences that answer, which the program then prints. "likelihood": which letter an hf:MODEL finds
-            likeliest; "likelihood_of_texts": which option's text. The last four have the modes single_shot, gold and,
-            but for lines, closed_book.
+        prompting: "tags": by the protocol of the agent. "tools": an hf:MODEL calls functions in the syntax of its own
+            chat template. "plain": an untrained model or an endpoint is asked in one message for a last line "Answer:
+            ...", with any passages before the question. "lines": for the numbers of the sentences that answer, which
+            the program then prints. "likelihood": which letter an hf:MODEL finds likeliest; "likelihood_of_texts":
+            which option's text. The last four have the modes single_shot, gold and, but for lines, closed_book.
         shots: Solved questions before each question, for the likelihoods.
         shots_path: Their file, of the same benchmark.
         support: Judges whether cited passages state what is said: rules (words alone), nli:MODEL (a cross-encoder such
