@@ -192,7 +192,7 @@ CLASS_WORDS: dict[str, str] = {
     "ToolProtocol.date": "The day that chat templates write, as YEAR-MONTH-DAY.",
     "ToolProtocol.functions": "JSON schemas of the tools that the template shows, in OpenAI's form.",
     "ToolProtocol.call_form": "How demonstrations write a call: as the chat `template` does, or as fenced `json`.",
-    "ToolProtocol.history": "What becomes of earlier turns that the template shows otherwise: keep, rerender or refuse.",
+    "ToolProtocol.history": "What becomes of earlier turns that a template changes: keep, rerender or refuse.",
     "PlainProtocol.chat": "Whether the tokenizer's chat template wraps the message.",
     "LikelihoodProtocol.by": "Which likelihood: of the options' letters or of their texts.",
     "LikelihoodProtocol.examples": "Solved questions before each question.",
