@@ -1,0 +1,5 @@
+"""Environments that bring their questions, their agent and its rewards: `data.environment` of a run."""
+
+from medagent.training.environments.harness import Harness
+
+__all__ = ["Harness"]
