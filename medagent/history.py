@@ -18,7 +18,7 @@ from medagent.call_syntax import read_calls, split_thought
 from medagent.models.tool_template import Slot, ToolTemplate
 from medagent.pieces import Piece, encode
 from medagent.policy import SampledTurn, Session
-from medagent.tool_calls import Message, ToolCall
+from medagent.tool_calls import SEARCH_FUNCTION, Message, ToolCall
 from medagent.types import Rollout
 
 _BETWEEN = "\u2063{}\u2063"  # stands for what a message between two turns says
@@ -72,24 +72,27 @@ def generation_prompt(template: ToolTemplate) -> str:
     return template.text([_USER]).removeprefix(template.text([_USER], turn_follows=False))
 
 
+DROPS = "drops the"  # begins what a template does that `RerenderingSession` can follow
+
+
 @lru_cache(maxsize=16)
 def changes(tokenizer: PreTrainedTokenizerBase, chat_template: str, date: str) -> str:
-    """What the template changes of two earlier turns of a probe, as a verb with its object; empty: nothing.
+    """What the template does to earlier turns of a probe, as a verb with its object; empty: nothing.
 
     `chat_template` is the tokenizer's, by which the answer is remembered.
     """
-    template = ToolTemplate(tokenizer, date, ())
-    call = ToolCall("search", {"query": "probe query"})
-    turn = Message("assistant", "probe text", calls=(call,), thought="probe thought")
-    for turns in ([turn, turn], [turn, Message("assistant", "probe text", thought="probe thought")]):
+    template = ToolTemplate(tokenizer, date, (SEARCH_FUNCTION,))
+    turn = Message(
+        "assistant", "probe text", calls=(ToolCall("search", {"query": "probe query"}),), thought="probe thought"
+    )
+    for turns, when in (([turn, turn], ""), ([turn, replace(turn, calls=())], " when a message of the user follows")):
         try:
             first = shown_turns(template, turns)[0]
         except RewrittenError as error:
-            return str(error)
-        for what in ("thought", "text", "query"):
-            if f"probe {what}" not in first:
-                names = {"thought": "thoughts", "text": "texts before calls", "query": "calls"}
-                return f"drops the {names[what]} of earlier turns"
+            return f"{error}{when}"
+        for part, name in (("thought", "thoughts"), ("text", "texts before calls"), ("query", "calls")):
+            if f"probe {part}" not in first:
+                return f"{DROPS} {name} of earlier turns{when}"
     return ""
 
 
@@ -160,7 +163,11 @@ def differing_turns(template: ToolTemplate, rollout: Rollout) -> list[int]:
     for number, turn in enumerate(rollout.turns):
         said = [read_message(each.text) for each in rollout.turns[:number]]
         read = list(turn.context_ids) or [*kept, *given[-1]]
-        if context_of(template, given, said) != read:
+        try:
+            shown = context_of(template, given, said)
+        except RewrittenError:
+            shown = []
+        if shown != read:
             found.append(number)
         kept = [*read, *turn.token_ids]
         given.append(list(turn.observation_ids))

@@ -23,7 +23,7 @@ from medagent.pieces import Block, ParsedTurn, Piece, encode
 from medagent.policy import Session
 from medagent.retrieval.passages import Passage
 from medagent.tool_calls import ToolResult
-from medagent.types import LETTERS, Question
+from medagent.types import LETTERS, Question, Rollout
 from medagent.untrusted_text import (
     harmless_passages,
     harmless_question,
@@ -106,6 +106,10 @@ class TurnProtocol(ABC):
     def note_on(self, tokenizer: PreTrainedTokenizerBase) -> str:
         """What who trains with this tokenizer should know; often nothing."""
         return ""
+
+    def history_metrics(self, tokenizer: PreTrainedTokenizerBase, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Numbers on the histories that turns were sampled in, by metrics' names."""
+        return {}
 
     def session(self, tokenizer: PreTrainedTokenizerBase, begin: Callable[[int], Session]) -> Session:
         """A dialogue with a policy; `begin` opens its context 0, and others where a template rewrites history."""

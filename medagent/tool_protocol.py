@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.answer_forms import FORM_HINTS
 from medagent.errors import ConfigError
-from medagent.history import RerenderingSession, changes, read_message
+from medagent.history import DROPS, RerenderingSession, changes, differing_turns, read_message
 from medagent.models.chat_template import day_of
 from medagent.models.tool_template import Slot, ToolTemplate
 from medagent.pieces import Block, ParsedTurn, Piece, encode
@@ -23,7 +23,7 @@ from medagent.policy import Session
 from medagent.protocol import TurnProtocol, neutralise
 from medagent.retrieval.passages import Hit, Passage
 from medagent.tool_calls import SEARCH_FUNCTION, Message, ToolCall, ToolResult
-from medagent.types import LETTERS, Question
+from medagent.types import LETTERS, Question, Rollout
 from medagent.untrusted_text import harmless, harmless_passages, harmless_question
 
 INSTRUCTIONS = """Answer the medical question from the results of tools. Call search first, and again as often as you \
@@ -91,6 +91,12 @@ class ToolProtocol(TurnProtocol):
         ends = {self.turn_end(tokenizer, called=called) for called in (False, bool(self.functions))}
         return tuple(Block("", end) for end in sorted(ends - {str(tokenizer.eos_token)}))
 
+    def history_metrics(self, tokenizer: PreTrainedTokenizerBase, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        if not changes(tokenizer, str(tokenizer.chat_template), self.date):
+            return {}
+        differing = sum(len(differing_turns(self._template(tokenizer), rollout)) for rollout in rollouts)
+        return {"rollout/other_history": differing / max(1, sum(len(rollout.turns) for rollout in rollouts))}
+
     def note_on(self, tokenizer: PreTrainedTokenizerBase) -> str:
         changed = changes(tokenizer, str(tokenizer.chat_template), self.date)
         kept = (
@@ -109,10 +115,11 @@ class ToolProtocol(TurnProtocol):
             ConfigError: the template changes earlier turns, and `history` does not allow for that.
         """
         changed = changes(tokenizer, str(tokenizer.chat_template), self.date)
-        if changed and self.history == "refuse":
+        refused = {"keep": False, "refuse": True, "rerender": not changed.startswith(DROPS)}
+        if changed and refused[self.history]:
             raise ConfigError(
-                f"protocol.history: found a chat template that {changed}, wanted one that keeps them, as history is "
-                "refuse. Set it to keep, which serves the tokens as sampled, or to rerender."
+                f"protocol.history: found {self.history} and a chat template that {changed}. Set it to keep, which "
+                "serves the tokens as sampled."
             )
         return begin(0) if self.history == "keep" else RerenderingSession(self._template(tokenizer), begin)
 

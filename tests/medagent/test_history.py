@@ -86,3 +86,21 @@ def test_each_turn_is_trained_in_the_history_that_a_server_shows() -> None:
 def test_a_template_that_changes_history_can_be_refused() -> None:
     with pytest.raises(ConfigError, match="drops the thoughts of earlier turns"):
         rolled_out(forgetful(), "refuse")
+
+
+def test_the_share_of_turns_with_another_history_is_a_metric() -> None:
+    tokenizer = forgetful()
+    kept, rendered = (rolled_out(tokenizer, history) for history in ("keep", "rerender"))
+    assert ToolProtocol().history_metrics(tokenizer, [kept, rendered]) == {"rollout/other_history": 2 / 6}
+    assert ToolProtocol().history_metrics(hermes(), [kept]) == {}
+
+
+def test_a_template_that_moves_the_question_is_kept_or_refused() -> None:
+    tokenizer = hermes()
+    tokenizer.chat_template = HERMES.replace(
+        "<|im_start|>{{ message.role }}\n",
+        "<|im_start|>{{ message.role }}{% if loop.first and not loop.last %}!{% endif %}\n",
+    )
+    assert changes(tokenizer, tokenizer.chat_template, "2025-01-01") == "changes the question"
+    with pytest.raises(ConfigError, match="found rerender and a chat template that changes the question"):
+        rolled_out(tokenizer, "rerender")

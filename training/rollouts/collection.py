@@ -65,10 +65,12 @@ def collect(
         missing = [place for place in missing if batch + 1 < max_batches and not _has_spread(groups[place])]
         if not missing:
             break
-    cost.metrics = {**agent.search_stats.metrics(), "time/reward": reward_s}
+    collected = [rollout for group in groups.values() for rollout in group]
+    histories = agent.protocol.history_metrics(agent.policy.tokenizer, collected)
+    cost.metrics = {**agent.search_stats.metrics(), **histories, "time/reward": reward_s}
     if max_batches > 1:
         cost.metrics["rollout/resampled_groups"] = float(resampled)
-    return [rollout for group in groups.values() for rollout in group], cost
+    return collected, cost
 
 
 def num_actions(rollouts: Sequence[Rollout]) -> int:
