@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from medagent.answer_forms import FORM_HINTS
 from medagent.models.chat_template import beginning_of_text, chat_frame, day_of
 from medagent.pieces import Block, ParsedTurn, Piece, encode
-from medagent.policy import Session
+from medagent.policy import Policy, Session
 from medagent.retrieval.passages import Passage
 from medagent.tool_calls import ToolResult
 from medagent.types import LETTERS, Question, Rollout
@@ -107,7 +107,7 @@ class TurnProtocol(ABC):
         """What who trains with this tokenizer should know; often nothing."""
         return ""
 
-    def history_metrics(self, tokenizer: PreTrainedTokenizerBase, rollouts: Sequence[Rollout]) -> dict[str, float]:
+    def history_metrics(self, policy: Policy, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Numbers on the histories that turns were sampled in, by metrics' names."""
         return {}
 

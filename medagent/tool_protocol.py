@@ -19,7 +19,7 @@ from medagent.history import DROPS, RerenderingSession, changes, differing_turns
 from medagent.models.chat_template import day_of
 from medagent.models.tool_template import Slot, ToolTemplate
 from medagent.pieces import Block, ParsedTurn, Piece, encode
-from medagent.policy import Session
+from medagent.policy import Policy, Session
 from medagent.protocol import TurnProtocol, neutralise
 from medagent.retrieval.passages import Hit, Passage
 from medagent.tool_calls import SEARCH_FUNCTION, Message, ToolCall, ToolResult
@@ -91,7 +91,8 @@ class ToolProtocol(TurnProtocol):
         ends = {self.turn_end(tokenizer, called=called) for called in (False, bool(self.functions))}
         return tuple(Block("", end) for end in sorted(ends - {str(tokenizer.eos_token)}))
 
-    def history_metrics(self, tokenizer: PreTrainedTokenizerBase, rollouts: Sequence[Rollout]) -> dict[str, float]:
+    def history_metrics(self, policy: Policy, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        tokenizer = policy.tokenizer
         if not changes(tokenizer, str(tokenizer.chat_template), self.date):
             return {}
         differing = sum(len(differing_turns(self._template(tokenizer), rollout)) for rollout in rollouts)

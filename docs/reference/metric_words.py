@@ -6,7 +6,7 @@ METRICS: dict[str, str] = {
     "reward/mean": "Mean reward per rollout, rewards of turns included.",
     "reward/success": "Share of sampled rollouts whose answer is right.",
     "reward/zero_std_groups": "Share of questions whose rollouts all earned the same. With a group's advantage only.",
-    "rollout/other_history": "Share of turns sampled in another history than a server that renders messages anew shows. "
+    "rollout/other_history": "Share of turns with another history than a server shows that renders messages anew. "
     "Native tool calls only, with a chat template that changes earlier turns.",
     "rollout/resampled_groups": "Questions drawn in place of groups that all earned the same. Mode resample only.",
     "rollout/turns": "Turns per rollout.",

@@ -90,9 +90,10 @@ def test_a_template_that_changes_history_can_be_refused() -> None:
 
 def test_the_share_of_turns_with_another_history_is_a_metric() -> None:
     tokenizer = forgetful()
+    policy = ScriptedPolicy(tokenizer, None)
     kept, rendered = (rolled_out(tokenizer, history) for history in ("keep", "rerender"))
-    assert ToolProtocol().history_metrics(tokenizer, [kept, rendered]) == {"rollout/other_history": 2 / 6}
-    assert ToolProtocol().history_metrics(hermes(), [kept]) == {}
+    assert ToolProtocol().history_metrics(policy, [kept, rendered]) == {"rollout/other_history": 2 / 6}
+    assert ToolProtocol().history_metrics(ScriptedPolicy(hermes(), None), [kept]) == {}
 
 
 def test_a_template_that_moves_the_question_is_kept_or_refused() -> None:

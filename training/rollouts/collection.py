@@ -66,7 +66,7 @@ def collect(
         if not missing:
             break
     collected = [rollout for group in groups.values() for rollout in group]
-    histories = agent.protocol.history_metrics(agent.policy.tokenizer, collected)
+    histories = agent.protocol.history_metrics(agent.policy, collected)
     cost.metrics = {**agent.search_stats.metrics(), **histories, "time/reward": reward_s}
     if max_batches > 1:
         cost.metrics["rollout/resampled_groups"] = float(resampled)
