@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from medagent.api import LoadedAgent, question_of
 from medagent.errors import InputError
 from medagent.evaluation.answer_folder import JsonLog
+from medagent.evaluation.benchmarks.rows import read_rows
 from medagent.evaluation.statistics import Accuracy, mcnemar_exact
 from medagent.evidence.answers import Answer, asking_back
 from medagent.evidence.kinds import EvidenceKind
@@ -103,38 +105,23 @@ def read_acceptance(path: Path) -> list[AcceptanceQuestion]:
     """
     known = {each.name for each in fields(AcceptanceQuestion)}
     found: dict[str, AcceptanceQuestion] = {}
-    for number, row in _rows(path):
-        lists = {name: row.get(name) or [] for name in ("sources", "sentences", "earlier", "options")}
+    for row in read_rows(path, kind="jsonl", notes=Counter()):
+        data = row.data
+        lists = {name: data.get(name) or [] for name in ("sources", "sentences", "earlier", "options")}
         wrong = [name for name, given in lists.items() if not _are_texts(given)]
-        wrong += [] if _are_texts([row.get("question")]) else ["question"]
-        wrong += [key for key in row if key not in known and get_close_matches(key, known, cutoff=0.8)]
-        name = str(row.get("id") or number)
+        wrong += [] if _are_texts([data.get("question")]) else ["question"]
+        wrong += [key for key in data if key not in known and get_close_matches(key, known, cutoff=0.8)]
+        name = str(data.get("id") or row.where.rpartition(" ")[2])
         if wrong or name in found:
-            told = f"the id {name!r} a second time" if name in found else f"{wrong[0]}: {row.get(wrong[0])!r}"
+            told = f"the id {name!r} a second time" if name in found else f"{wrong[0]}: {data.get(wrong[0])!r}"
             raise InputError(
-                f"{path}, line {number}: found {told}. Each line wants a question (text), and may have "
+                f"{row.where}: found {told}. Each line wants a question (text), and may have "
                 f"{', '.join(sorted(known - {'question'}))}; id is a text, the others are lists of texts."
             )
-        found[name] = AcceptanceQuestion(name, row["question"], **{key: tuple(given) for key, given in lists.items()})
+        found[name] = AcceptanceQuestion(name, data["question"], **{key: tuple(given) for key, given in lists.items()})
     if not found:
         raise InputError(f"{path}: found no question, wanted one per line, as JSON.")
     return list(found.values())
-
-
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # a text may hold other line separators
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error}). Give a JSONL file in UTF-8.") from error
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise InputError(f"{path}, line {number}: no JSON ({error}).") from error
-            if not isinstance(row, dict):
-                raise InputError(f"{path}, line {number}: found {line[:40]!r}, wanted an object.")
-            yield number, row
 
 
 def _are_texts(given: Any) -> bool:
@@ -180,11 +167,9 @@ def ask_all(
 def read_results(path: Path) -> list[AcceptanceResult]:
     """The results that `ask_all` wrote."""
     try:
-        return [
-            AcceptanceResult(**row | {"shown": tuple((id, text) for id, text in row["shown"])})
-            for _, row in _rows(path)
-        ]
-    except (TypeError, KeyError, ValueError) as error:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+        return [AcceptanceResult(**row | {"shown": tuple(map(tuple, row["shown"]))}) for row in rows]
+    except (OSError, TypeError, KeyError, ValueError) as error:
         raise InputError(f"{path}: no results of medagent acceptance ({error}).") from error
 
 

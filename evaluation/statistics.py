@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 
@@ -119,16 +118,10 @@ def calibration(confidence: Sequence[float], correct: Sequence[bool], *, bins: i
     if p.size == 0:
         return Calibration(float("nan"), (), 0)
     place = np.minimum((p * bins).astype(int), bins - 1)
-    rows: list[tuple[float, float, int]] = []
-    error = 0.0
-    for index in range(bins):
-        inside: NDArray[np.bool_] = place == index
-        count = int(inside.sum())
-        if count:
-            mean, share = float(p[inside].mean()), float(right[inside].mean())
-            rows.append((mean, share, count))
-            error += count / p.size * abs(share - mean)
-    return Calibration(error, tuple(rows), int(p.size))
+    inside = [place == index for index in np.unique(place)]
+    rows = tuple((float(p[held].mean()), float(right[held].mean()), int(held.sum())) for held in inside)
+    error = sum(count / p.size * abs(share - mean) for mean, share, count in rows)
+    return Calibration(error, rows, int(p.size))
 
 
 def selective_accuracy(
@@ -146,8 +139,8 @@ def selective_accuracy(
 
 
 @dataclass(frozen=True)
-class PairedComparison:
-    """Two runs on the same questions: B minus A. Where A is compared with several, `p_holm` is adjusted for that."""
+class _Difference:
+    """Two kinds of runs on the same questions: B minus A."""
 
     n: int
     accuracy_a: float
@@ -157,36 +150,20 @@ class PairedComparison:
     ci_high: float
     only_a: int
     only_b: int
+
+
+@dataclass(frozen=True)
+class PairedComparison(_Difference):
+    """Two runs on the same questions: B minus A. Where A is compared with several, `p_holm` is adjusted for that."""
+
     p_mcnemar: float
     p_holm: float
     mode_a: str = ""
     mode_b: str = ""
 
 
-def compare_paired(a: Mapping[str, bool], b: Mapping[str, bool], *, seed: int = 0) -> PairedComparison:
-    """Compare by question id; both must hold the same ids."""
-    if a.keys() != b.keys() or not a:
-        raise ValueError("wanted the same questions, at least one, in both")
-    differences = [float(b[name]) - float(a[name]) for name in a]
-    only_a, only_b = sum(d < 0 for d in differences), sum(d > 0 for d in differences)
-    low, high = bootstrap_mean(differences, seed=seed)
-    n, p = len(a), mcnemar_exact(only_a, only_b)
-    return PairedComparison(
-        n=n,
-        accuracy_a=sum(a.values()) / n,
-        accuracy_b=sum(b.values()) / n,
-        difference=sum(differences) / n,
-        ci_low=low,
-        ci_high=high,
-        only_a=only_a,
-        only_b=only_b,
-        p_mcnemar=p,
-        p_holm=p,
-    )
-
-
 @dataclass(frozen=True)
-class SeedsComparison:
+class SeedsComparison(_Difference):
     """Runs of two kinds with several seeds each, on the same questions: B minus A, and each seed's own comparison.
 
     `only_a` and `only_b` count questions over all seeds. The interval and `p` take questions as the units, since seeds
@@ -194,39 +171,41 @@ class SeedsComparison:
     enters neither.
     """
 
-    n: int
-    accuracy_a: float
-    accuracy_b: float
-    difference: float
-    ci_low: float
-    ci_high: float
-    only_a: int
-    only_b: int
     p: float
     seeds: tuple[PairedComparison, ...]
+
+
+def compare_paired(a: Mapping[str, bool], b: Mapping[str, bool], *, seed: int = 0) -> PairedComparison:
+    """Compare by question id; both must hold the same ids."""
+    found, _ = _differences([a], [b], seed)
+    p = mcnemar_exact(found.only_a, found.only_b)
+    return PairedComparison(**asdict(found), p_mcnemar=p, p_holm=p)
 
 
 def compare_seeds(
     a: Sequence[Mapping[str, bool]], b: Sequence[Mapping[str, bool]], *, seed: int = 0
 ) -> SeedsComparison:
     """Compare by question id over seeds: `a[i]` and `b[i]` are of one seed, and all hold the same ids."""
-    if not a or len(a) != len(b) or any(marks.keys() != a[0].keys() for marks in [*a, *b]):
-        raise ValueError("wanted as many seeds of A as of B, at least one, and the same questions in each")
+    found, gained = _differences(a, b, seed)
     seeds = tuple(compare_paired(one, other, seed=seed) for one, other in zip(a, b, strict=True))
-    gained = [sum(other[name] - one[name] for one, other in zip(a, b, strict=True)) for name in a[0]]
+    return SeedsComparison(**asdict(found), p=sign_flip_exact(gained), seeds=seeds)
+
+
+def _differences(
+    a: Sequence[Mapping[str, bool]], b: Sequence[Mapping[str, bool]], seed: int
+) -> tuple[_Difference, list[int]]:
+    """The difference over all seeds, and how many seeds each question gained."""
+    if not a or not a[0] or len(a) != len(b) or any(marks.keys() != a[0].keys() for marks in [*a, *b]):
+        raise ValueError(
+            "wanted as many seeds of A as of B, at least one, and the same questions in each, at least one"
+        )
+    steps = [[int(other[name]) - one[name] for one, other in zip(a, b, strict=True)] for name in a[0]]
+    gained, answers = [sum(each) for each in steps], len(a) * len(a[0])
     low, high = bootstrap_mean([each / len(a) for each in gained], seed=seed)
-    return SeedsComparison(
-        n=len(gained),
-        accuracy_a=sum(each.accuracy_a for each in seeds) / len(seeds),
-        accuracy_b=sum(each.accuracy_b for each in seeds) / len(seeds),
-        difference=sum(gained) / len(gained) / len(seeds),
-        ci_low=low,
-        ci_high=high,
-        only_a=sum(each.only_a for each in seeds),
-        only_b=sum(each.only_b for each in seeds),
-        p=sign_flip_exact(gained),
-        seeds=seeds,
-    )
+    right_a, right_b = (sum(sum(marks.values()) for marks in kind) for kind in (a, b))
+    only_a, only_b = (sum(each.count(step) for each in steps) for step in (-1, 1))
+    shares = (right_a / answers, right_b / answers, sum(gained) / answers)
+    return _Difference(len(gained), *shares, low, high, only_a, only_b), gained
 
 
 def sign_flip_exact(differences: Sequence[int]) -> float:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from medagent.retrieval.bibliography import NAMES, Bibliography, says, year_in
+from medagent.retrieval.bibliography import NAMES, Bibliography
 
 TEXT_FIELDS = ("text", "content", "contents", "body", "abstract")
 _TEXT_HASH = re.compile(r"#([0-9a-f]{16})$")
@@ -125,39 +125,6 @@ class Hit:
 
     passage: Passage
     score: float
-
-
-def passage_from_row(row: Any) -> Passage:
-    """The passage of a JSON object with `text` (MedRAG: `content`); a ValueError says what is wrong."""
-    if not isinstance(row, dict):
-        raise ValueError(f"found a {type(row).__name__}, wanted an object")
-    text = next((row[name] for name in TEXT_FIELDS if says(row.get(name))), None)
-    text = replace_surrogates(text).strip() if isinstance(text, str) else ""
-    if text.strip("[].").lower() in ("no abstract available", "no abstract"):
-        raise ValueError("has no abstract")
-    if not text:
-        raise ValueError(f"no text: wanted one of the fields {', '.join(TEXT_FIELDS)} that is not empty")
-    said = {
-        name: replace_surrogates(str(row[name]) if says(row.get(name)) else "").strip()
-        for name in ("title", "source", "section", "document", "licence", "license")
-    }
-    return Passage.make(
-        said["title"],
-        text,
-        said["source"],
-        id=id_of_row(row),
-        section=said["section"],
-        year=year_in(row.get("year")),
-        licence=said["licence"] or said["license"],
-        document=said["document"],
-        about=Bibliography.of_row(row),
-    )
-
-
-def id_of_row(row: Mapping[str, Any]) -> str:
-    """The id that a row gives itself, empty where it gives none (0 is one)."""
-    found = row.get("id")
-    return "" if found is None or found != found else replace_surrogates(str(found)).strip()  # NaN is none
 
 
 def replace_surrogates(text: str) -> str:

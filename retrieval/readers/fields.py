@@ -10,6 +10,11 @@ from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.readers.base import Item, usable
 
 
+def paths(said: str) -> dict[str, str]:
+    """Paths by field, as users' rows name it, from "field=path field=path"."""
+    return dict(pair.split("=") for pair in said.split())
+
+
 def at(row: Any, paths: str) -> Any:
     """What stands at the first of the paths ("a.b|c") that says something, else None."""
     for path in paths.split("|"):
@@ -21,6 +26,11 @@ def at(row: Any, paths: str) -> Any:
     return None
 
 
+def fields_at(row: Any, by_field: Mapping[str, str]) -> dict[str, Any]:
+    """What stands at the path of each field, where something does."""
+    return {name: found for name, path in by_field.items() if (found := at(row, path)) is not None}
+
+
 def document_of_fields(
     fields: Mapping[str, Any],
     names: Sequence[str],
@@ -28,18 +38,19 @@ def document_of_fields(
     where: str,
     *,
     source: str,
-    links: Sequence[str] = (),
+    links: Iterable[str] = (),
+    nothing: str = "has no text",
 ) -> Item:
     """The document of fields that are named as in users' rows, and a version; its names, as far as they are known.
 
-    Sections without text are left out. `links` are further aliases.
+    Sections without text are left out. `links` are further aliases. `source` stands in for a journal that is unknown.
     """
     about = Bibliography.of_row(fields)
-    known = list(dict.fromkeys(name for name in names if name.partition(":")[2]))
+    known = list(dict.fromkeys(name for name in names if name and name[-1] != ":"))
     document = Document(
         " ".join(str(fields.get("title") or "").split()),
         tuple(each for each in sections if each.text.strip()),
-        about.journal or source,
+        str(fields.get("source") or about.journal or source),
         id=known[0] if known else "",
         year=year_in(fields.get("year") or about.date),
         licence=str(fields.get("licence") or "")[:200],
@@ -48,4 +59,4 @@ def document_of_fields(
         version=str(fields.get("version") or ""),
         about=about,
     )
-    return usable(document, f"{where}, {document.id}" if known else where, "has no text")
+    return usable(document, f"{where}, {document.id}" if known else where, nothing)

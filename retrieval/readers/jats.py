@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 from xml.etree.ElementTree import Element
 
-from medagent.retrieval.bibliography import Bibliography, plain_doi
-from medagent.retrieval.chunking import Document, Section
+from medagent.retrieval.bibliography import plain_doi
+from medagent.retrieval.chunking import Section
 from medagent.retrieval.documents import ARTICLE_OF, PREPRINT_OF
-from medagent.retrieval.readers.base import (
-    Item,
-    Skipped,
-    Withdrawn,
-    has_header,
-    is_retracted,
-    named_lines,
-    spread,
-    usable,
-)
+from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, has_header, is_retracted, named_lines, spread
+from medagent.retrieval.readers.fields import document_of_fields
 from medagent.retrieval.readers.xml_text import LANGUAGE, date_of, prepare, running_text, text_of, year_of
 
 # Parts of a body that are no running text.
@@ -61,35 +54,22 @@ def article(element: Element, name: str) -> Item:
     is_preprint = kind == "preprint"
     linked = _related(meta, _ARTICLES if is_preprint else ("preprint",))
     links = [(PREPRINT_OF if is_preprint else ARTICLE_OF) + other for other in linked]
-    date = min((date for each in meta.findall("pub-date") if (date := date_of(each))), default="")
-    found = Document(
-        title,
-        _sections(element, meta),
-        journal or name,
-        id=id_,
-        year=int(date[:4]) if date else None,
-        licence=licence_of(meta),
-        name=name,
-        aliases=(*names[1:], *links),
-        about=_about(element, meta, ids, journal, date, kind),
-    )
-    return usable(found, where, "has neither abstract nor body")
+    fields = _fields(element, meta, ids) | {"title": title, "journal": journal, "types": [kind], "name": name}
+    fields["date"] = min((date for each in meta.findall("pub-date") if (date := date_of(each))), default="")
+    nothing = "has neither abstract nor body"
+    return document_of_fields(fields, names, _sections(element, meta), name, source=name, links=links, nothing=nothing)
 
 
-def _about(
-    element: Element, meta: Element, ids: dict[str, str], journal: str, date: str, kind: str, url: str = ""
-) -> Bibliography:
-    return Bibliography(
-        url=url,
-        doi=plain_doi(ids.get("doi", "")),
-        pmid=ids.get("pmid", ""),
-        authors=authors_of(meta),
-        journal=journal,
-        date=date,
-        types=(kind,) if kind else (),
-        keywords=tuple(text for each in meta.iterfind("kwd-group/kwd") if (text := text_of(each))),
-        language=element.get(LANGUAGE, ""),
-    )
+def _fields(element: Element, meta: Element, ids: Mapping[str, str]) -> dict[str, Any]:
+    """What articles and chapters have alike, named as in users' rows."""
+    return {
+        "doi": ids.get("doi", ""),
+        "pmid": ids.get("pmid", ""),
+        "authors": authors_of(meta),
+        "keywords": [text_of(each) for each in meta.iterfind("kwd-group/kwd")],
+        "language": element.get(LANGUAGE, ""),
+        "licence": licence_of(meta),
+    }
 
 
 def authors_of(meta: Element) -> tuple[str, ...]:
@@ -128,14 +108,14 @@ def _related(meta: Element, kinds: Collection[str]) -> Iterator[str]:
 
 def dublin_core(element: Element, name: str) -> Item:
     """The document of an OAI-PMH record in Dublin Core: its descriptions are the text."""
-    text = "\n".join(text_of(part) for part in element.findall("description") if text_of(part))
-    named = [text_of(part) for part in element.findall("identifier") if text_of(part)]
-    where = f"{name}, {named[0]}" if named else name
+    texts, names = (
+        [text for each in element.findall(tag) if (text := text_of(each))] for tag in ("description", "identifier")
+    )
     years = sorted(year for dated in element.findall("date") if (year := year_of(dated)))
     source = text_of(element.find("publisher")) or text_of(element.find("source")) or name
-    id_, year, sections = named[0] if named else "", years[0] if years else None, (Section("", text),) if text else ()
-    document = Document(text_of(element.find("title")), sections, source, id=id_, year=year)
-    return usable(document, where, "is a Dublin Core record without a description")
+    fields = {"title": text_of(element.find("title")), "year": years[0] if years else None}
+    nothing = "is a Dublin Core record without a description"
+    return document_of_fields(fields, names[:1], [Section("", "\n".join(texts))], name, source=source, nothing=nothing)
 
 
 def abstracts_of(meta: Element) -> Iterator[Section]:
@@ -231,21 +211,18 @@ def chapter(element: Element, name: str, book: Book, *, shelf: str = "") -> Item
     pmid, own = ids.get("pmid", ""), element.get("id", "")
     pmid = pmid if pmid.isdecimal() else ""
     id_ = f"pmid:{pmid}" if pmid else f"{book.id}:{own}" if book.id and own else own
-    where = f"{name}, {id_}" if id_ else name
-    date = _latest(meta) or book.date
     found = re.search(r"NBK\d+", " ".join((shelf, *ids.values())))
-    url = f"{SHELF}{found[0]}/" if found else ""
-    document = Document(
-        text_of(meta.find("title-group/title")),
-        _sections(element, meta),
-        book.title or name,
-        id=id_,
-        year=int(date[:4]) if date else None,
-        licence=licence_of(meta) or book.licence,
-        name=name,
-        about=_about(element, meta, {**ids, "pmid": pmid}, book.title, date, "book chapter", url),
-    )
-    return usable(document, where, "is a chapter without text")
+    fields = _fields(element, meta, {**ids, "pmid": pmid}) | {
+        "title": text_of(meta.find("title-group/title")),
+        "journal": book.title,
+        "date": _latest(meta) or book.date,
+        "types": ["book chapter"],
+        "url": f"{SHELF}{found[0]}/" if found else "",
+        "name": name,
+    }
+    fields["licence"] = fields["licence"] or book.licence
+    nothing = "is a chapter without text"
+    return document_of_fields(fields, [id_], _sections(element, meta), name, source=name, nothing=nothing)
 
 
 def _latest(meta: Element) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from xml.etree.ElementTree import Element
 
-from medagent.retrieval.bibliography import Bibliography, iso_date, year_in
-from medagent.retrieval.chunking import Document, Section
+from medagent.retrieval.chunking import Section
 from medagent.retrieval.documents import ARTICLE_OF, PREPRINT_OF
-from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, retraction_in_title, usable
+from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, retraction_in_title
+from medagent.retrieval.readers.fields import document_of_fields
 from medagent.retrieval.readers.xml_text import date_of, text_of, year_of
 
 _BRACKETED = re.compile(r"^\[([^\]]*?)\.?\]\.?$")  # how PubMed marks titles that it translated
@@ -23,6 +23,7 @@ _NOTICES = {
 # Reviews have updates too: only those of documents with the type of preprints count.
 _LINKED = {"UpdateIn": PREPRINT_OF, "UpdateOf": ARTICLE_OF}
 RETRACTED = {"retracted publication", "retraction of publication", "retraction notice"}
+_NOTHING = "has no abstract"
 _TAGGED = re.compile(r"^([A-Z][A-Z0-9]{1,3}) {0,2}- ?(.*)$")
 _CONTINUED = re.compile(r"^ {4,}(\S.*)$")
 _PMID = re.compile(r"\bPMID:? ?(\d+)")
@@ -31,7 +32,7 @@ _PMID = re.compile(r"\bPMID:? ?(\d+)")
 def article(element: Element, name: str) -> Item:
     """The document of a <PubmedArticle>, or why there is none; type, title or links may say that it was retracted."""
     pmid = text_of(element.find("MedlineCitation/PMID"))
-    where = f"{name}, PMID {pmid or '(none)'}"
+    where = f"{name}, pmid:{pmid or '(none)'}"
     found = element.find("MedlineCitation/Article")
     if not pmid or found is None:
         return Skipped(where, "has no PMID or no article")
@@ -51,51 +52,45 @@ def article(element: Element, name: str) -> Item:
         return withdrawn("is a retracted article: it names the notice")
     title = _BRACKETED.sub(r"\1.", text_of(found.find("ArticleTitle"))) or text_of(found.find("VernacularTitle"))
     journal = text_of(found.find("Journal/ISOAbbreviation")) or text_of(found.find("Journal/Title"))
-    document = Document(
-        title,
-        tuple(_abstracts(found, element)),
-        f"PubMed: {journal}" if journal else "PubMed",
-        id=f"pmid:{pmid}",
-        year=year_of(found.find("Journal/JournalIssue/PubDate")),
-        aliases=(*_aliases(element), *(_LINKED[kind] + f"pmid:{other}" for kind, other in links if kind in _LINKED)),
-        version=version,
-        about=_about(element, found, pmid),
-    )
-    return usable(document, where)
-
-
-def _about(element: Element, found: Element, pmid: str) -> Bibliography:
-    authors = [
-        " ".join(part for part in (text_of(each.find("LastName")), text_of(each.find("Initials"))) if part)
-        or text_of(each.find("CollectiveName"))
-        for each in found.iterfind("AuthorList/Author")
-    ]
+    issued = found.find("Journal/JournalIssue/PubDate")
     dated = found.find("ArticleDate")
-    dated = found.find("Journal/JournalIssue/PubDate") if dated is None else dated
     dois = [text_of(each) for each in element.iterfind("PubmedData/ArticleIdList/ArticleId[@IdType='doi']")]
     dois += [text_of(each) for each in found.iterfind("ELocationID[@EIdType='doi']")]
-    links = [(link.get("RefType"), text_of(link.find("RefSource"))) for link in element.iter("CommentsCorrections")]
-    return Bibliography(
-        doi=dois[0].lower() if dois else "",
-        pmid=pmid,
-        authors=tuple(author for author in authors if author),
-        journal=text_of(found.find("Journal/Title")),
-        date=date_of(dated),
-        types=tuple(text_of(each) for each in found.iter("PublicationType") if text_of(each)),
-        keywords=tuple(
-            dict.fromkeys(
-                text for each in (*element.iter("DescriptorName"), *element.iter("Keyword")) if (text := text_of(each))
-            )
-        ),
-        language="; ".join(text_of(each) for each in found.iterfind("Language")),
-        notices=tuple(f"{_NOTICES[kind]}: {source}" for kind, source in links if kind in _NOTICES),
-    )
+    notices = [(link.get("RefType"), text_of(link.find("RefSource"))) for link in element.iter("CommentsCorrections")]
+    fields = {
+        "title": title,
+        "source": _source(journal),
+        "doi": dois[0] if dois else "",
+        "pmid": pmid,
+        "authors": [_author(each) for each in found.iterfind("AuthorList/Author")],
+        "journal": text_of(found.find("Journal/Title")),
+        "year": year_of(issued),
+        "date": date_of(issued if dated is None else dated),
+        "types": [text_of(each) for each in found.iter("PublicationType")],
+        "keywords": list(dict.fromkeys(map(text_of, (*element.iter("DescriptorName"), *element.iter("Keyword"))))),
+        "language": "; ".join(text_of(each) for each in found.iterfind("Language")),
+        "notices": [f"{_NOTICES[kind]}: {source}" for kind, source in notices if kind in _NOTICES],
+        "version": version,
+    }
+    names = (f"pmid:{pmid}", *_aliases(element))
+    linked = [_LINKED[kind] + f"pmid:{other}" for kind, other in links if kind in _LINKED]
+    sections = _abstracts(found, element)
+    return document_of_fields(fields, names, sections, name, source="PubMed", links=linked, nothing=_NOTHING)
+
+
+def _source(journal: str) -> str:
+    return f"PubMed: {journal}" if journal else "PubMed"
+
+
+def _author(author: Element) -> str:
+    parts = filter(None, (text_of(author.find("LastName")), text_of(author.find("Initials"))))
+    return " ".join(parts) or text_of(author.find("CollectiveName"))
 
 
 def deleted(element: Element, name: str) -> Iterator[Withdrawn]:
     """The documents that a <DeleteCitation> withdraws."""
     for pmid in element.iter("PMID"):
-        where = f"{name}, PMID {pmid.text}"
+        where = f"{name}, pmid:{text_of(pmid)}"
         yield Withdrawn(where, (f"pmid:{text_of(pmid)}",), "deleted", "was deleted by PubMed", _version("", "", name))
 
 
@@ -124,17 +119,16 @@ def book(element: Element, name: str) -> Item:
     """The abstract of a chapter or book of the NCBI Bookshelf (GeneReviews, StatPearls) as PubMed has it."""
     found = element.find("BookDocument")
     pmid = "" if found is None else text_of(found.find("PMID"))
-    where = f"{name}, PMID {pmid or '(none)'}"
+    where = f"{name}, pmid:{pmid or '(none)'}"
     abstract = "" if found is None else _labelled(found.findall("Abstract/AbstractText"))
     if found is None or not pmid or not abstract:
         return Skipped(where, "is a book article without PMID or abstract")
     title_of_book = text_of(found.find("Book/BookTitle"))
     dates = (found.find(name) for name in ("ContributionDate", "DateRevised", "Book/PubDate"))
     year = next((year for date in dates if (year := year_of(date))), None)
-    title = text_of(found.find("ArticleTitle")) or title_of_book
-    source = f"PubMed: {title_of_book or 'Bookshelf'}"
-    about = Bibliography(pmid=pmid, types=("Book chapter",))
-    return Document(title, (Section("", abstract),), source, id=f"pmid:{pmid}", year=year, about=about)
+    fields = {"title": text_of(found.find("ArticleTitle")) or title_of_book, "year": year, "pmid": pmid}
+    fields |= {"types": ["Book chapter"], "source": _source(title_of_book or "Bookshelf")}
+    return document_of_fields(fields, [f"pmid:{pmid}"], [Section("", abstract)], name, source="PubMed")
 
 
 def _abstracts(found: Element, element: Element) -> Iterator[Section]:
@@ -185,7 +179,7 @@ def _medline_document(fields: Mapping[str, Sequence[str]], name: str) -> Item:
         return next((fields[tag][0] for tag in tags if fields.get(tag)), "")
 
     pmid, title = first("PMID"), first("TI", "BTI", "TT")
-    where = f"{name}, PMID {pmid or '(none)'}"
+    where = f"{name}, pmid:{pmid or '(none)'}"
     kinds = {kind.lower() for kind in fields.get("PT", ())}
     reason = f"{retraction_in_title(title)}, by its title" if retraction_in_title(title) else ""
     if kinds & RETRACTED or "RIN" in fields or "ROF" in fields:
@@ -198,24 +192,17 @@ def _medline_document(fields: Mapping[str, Sequence[str]], name: str) -> Item:
     languages = [*fields.get("OABL", ()), *[""] * len(fields.get("OAB", ()))]
     for text, language in zip(fields.get("OAB", ()), languages, strict=False):
         sections.append(Section(f"Abstract, {language or 'other'}", text))
-    if not sections:
-        return Skipped(where, "has no abstract")
-    journal = first("TA", "JT")
-    return Document(
-        title,
-        tuple(sections),
-        f"PubMed: {journal}" if journal else "PubMed",
-        id=f"pmid:{pmid}" if pmid else "",
-        year=year_in(first("DP")),
-        about=Bibliography(
-            doi=next((value.split()[0].lower() for value in fields.get("AID", ()) if value.endswith("[doi]")), ""),
-            pmid=pmid,
-            authors=tuple(fields.get("AU", ())),
-            journal=first("JT", "TA"),
-            date=iso_date(first("DP")),
-            types=tuple(fields.get("PT", ())),
-            keywords=tuple(term.strip("*") for term in fields.get("MH", ())),
-            language="; ".join(fields.get("LA", ())),
-        ),
-        version=f"{first('LR') or '':0>8}.{'':0>3}.{'':0>8}" if first("LR") else "",
-    )
+    known = {
+        "title": title,
+        "source": _source(first("TA", "JT")),
+        "doi": next((value.split()[0] for value in fields.get("AID", ()) if value.endswith("[doi]")), ""),
+        "pmid": pmid,
+        "authors": fields.get("AU"),
+        "journal": first("JT", "TA"),
+        "date": first("DP"),
+        "types": fields.get("PT"),
+        "keywords": [term.strip("*") for term in fields.get("MH", ())],
+        "language": "; ".join(fields.get("LA", ())),
+        "version": f"{first('LR'):0>8}.{'':0>3}.{'':0>8}" if first("LR") else "",
+    }
+    return document_of_fields(known, [f"pmid:{pmid}"], sections, name, source="PubMed", nothing=_NOTHING)

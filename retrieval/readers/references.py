@@ -10,13 +10,18 @@ import rispy
 from bibtexparser.entrypoint import parse_string
 from bibtexparser.middlewares import LatexDecodingMiddleware
 
-from medagent.retrieval.bibliography import Bibliography, plain_doi, year_in
-from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.readers.base import Item, OpenFile, Skipped, UnusableFileError, usable
+from medagent.retrieval.bibliography import plain_doi
+from medagent.retrieval.chunking import Section
+from medagent.retrieval.readers.base import Item, OpenFile, Skipped, UnusableFileError
+from medagent.retrieval.readers.fields import document_of_fields, fields_at, paths
 from medagent.retrieval.readers.medline import medline_records
 
 _RIS_TAG = re.compile(r"^\s*([A-Z][A-Z0-9])\s{0,2}-\s?(.*)$")
 _BEGINS = re.compile(r"^\s*TY\s{0,2}-", re.MULTILINE)
+_RIS = paths(
+    "title=title|primary_title|short_title abstract=abstract|notes_abstract journal=journal_name|secondary_title "
+    "date=year|publication_year|date authors=authors|first_authors keywords=keywords doi=doi language=language"
+)
 
 
 def read_medline_text(file: OpenFile) -> Iterator[Item]:
@@ -35,18 +40,10 @@ def read_ris(file: OpenFile) -> Iterator[Item]:
     if len(rows) < max(1, begun):
         yield Skipped(file.name, f"has {begun} records, of which {len(rows)} can be read")
     for number, row in enumerate(rows, start=1):
-        where = f"{file.name}, record {number}"
-        yield _document(
-            str(row.get("title") or row.get("primary_title") or row.get("short_title") or ""),
-            str(row.get("abstract") or row.get("notes_abstract") or "").strip(),
-            where,
-            id_=_id_of(str(row.get("doi") or ""), _pmid_of(row)),
-            journal=str(
-                row.get("journal_name") or row.get("secondary_title") or row.get("alternate_title3") or file.name
-            ),
-            date=str(row.get("year") or row.get("publication_year") or row.get("date") or ""),
-            about=_about(row, url=next(iter(row.get("urls") or []), ""), keywords=row.get("keywords") or ()),
-        )
+        fields, where = fields_at(row, _RIS), f"{file.name}, record {number}"
+        fields["url"] = next(iter(row.get("urls") or []), "")
+        names = (f"pmid:{_pmid_of(row)}", f"doi:{plain_doi(str(row.get('doi') or ''))}")
+        yield _document(fields, names, where, str(row.get("alternate_title3") or file.name))
 
 
 def _regular(text: str) -> str:
@@ -79,19 +76,14 @@ def read_bibtex(file: OpenFile) -> Iterator[Item]:
         yield Skipped(f"{file.name}, line {(failed.start_line or 0) + 1}", f"is no BibTeX entry ({failed.error})")
     for entry in library.entries:
         row = {field.key.lower(): str(field.value) for field in entry.fields}
-        yield _document(
-            row.get("title", "").replace("{", "").replace("}", ""),
-            row.get("abstract", "").replace("{", "").replace("}", ""),
-            f"{file.name}, {entry.key}",
-            id_=_id_of(row.get("doi", ""), row.get("pmid", "")) or f"{file.name}:{entry.key}",
-            journal=row.get("journal") or row.get("booktitle") or row.get("publisher") or file.name,
-            date=row.get("year") or row.get("date") or "",
-            about=_about(
-                {**row, "authors": re.split(r"\s+and\s+", row.get("author", ""))},
-                url=row.get("url", ""),
-                keywords=re.split(r"[;,]", row.get("keywords", "")),
-            ),
-        )
+        fields: dict[str, Any] = {name: row.get(name, "") for name in ("journal", "doi", "pmid", "url", "language")}
+        fields |= {name: re.sub("[{}]", "", row.get(name, "")) for name in ("title", "abstract")}
+        fields |= {"date": row.get("year") or row.get("date"), "keywords": re.split("[;,]", row.get("keywords", ""))}
+        fields["authors"] = re.split(r"\s+and\s+", row.get("author", ""))
+        pmid, doi = row.get("pmid", "").strip(), plain_doi(row.get("doi", ""))
+        known = [f"pmid:{pmid}"] if pmid.isdecimal() else [f"doi:{doi}"] if doi else [f"{file.name}:{entry.key}"]
+        source = row.get("booktitle") or row.get("publisher") or file.name
+        yield _document(fields, known, f"{file.name}, {entry.key}", source)
 
 
 def _pmid_of(row: Mapping[str, Any]) -> str:
@@ -101,21 +93,6 @@ def _pmid_of(row: Mapping[str, Any]) -> str:
     return number if number.isdecimal() and any(name in database for name in ("pubmed", "medline", "nlm")) else ""
 
 
-def _id_of(doi: str, pmid: str) -> str:
-    if pmid.strip().isdecimal():
-        return f"pmid:{pmid.strip()}"
-    plain = plain_doi(doi)
-    return f"doi:{plain}" if plain else ""
-
-
-def _about(row: Mapping[str, Any], *, url: str, keywords: Sequence[str]) -> Bibliography:
-    said = {"url": url, "keywords": list(keywords), "doi": row.get("doi"), "language": row.get("language")}
-    said |= {"authors": row.get("authors") or row.get("first_authors"), "date": row.get("year") or row.get("date")}
-    said |= {"journal": row.get("journal_name") or row.get("journal") or row.get("secondary_title")}
-    return Bibliography.of_row(said | {"pmid": row.get("pmid")})
-
-
-def _document(title: str, abstract: str, where: str, *, id_: str, journal: str, date: str, about: Bibliography) -> Item:
-    sections = (Section("", abstract),) if abstract.strip() else ()
-    document = Document(" ".join(title.split()), sections, journal, id=id_, year=year_in(date), about=about)
-    return usable(document, where)
+def _document(fields: Mapping[str, Any], names: Sequence[str], where: str, source: str) -> Item:
+    text = str(fields.get("abstract") or "").strip()
+    return document_of_fields(fields, names, [Section("", text)], where, source=source, nothing="has no abstract")

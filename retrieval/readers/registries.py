@@ -12,7 +12,7 @@ from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.documents import ARTICLE_OF, PREPRINT_OF
 from medagent.retrieval.readers import bioc
 from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, left_out_of
-from medagent.retrieval.readers.fields import at, document_of_fields
+from medagent.retrieval.readers.fields import at, document_of_fields, fields_at, paths
 from medagent.retrieval.readers.html_text import plain_text
 from medagent.retrieval.readers.medline import RETRACTED
 from medagent.retrieval.readers.spl import label_fields
@@ -21,23 +21,17 @@ Row = Mapping[str, Any]
 # Where the answers of the sources hold their records.
 _ANSWERS = ("resultList.result", "result", "studies", "results", "documents", "PubTator3", "collection")
 
-
-def _paths(said: str) -> dict[str, str]:
-    return dict(pair.split("=") for pair in said.split())
-
-
-# Paths by field, as users' rows name it.
-_EUROPE_PMC = _paths(
+_EUROPE_PMC = paths(
     "title=title journal=journalInfo.journal.title|journalTitle date=firstPublicationDate|pubYear doi=doi "
     "year=pubYear|firstPublicationDate types=pubTypeList.pubType|pubType keywords=keywordList.keyword "
     "language=language licence=license"
 )
-_PREPRINT = _paths(
+_PREPRINT = paths(
     "title=title|preprint_title journal=server|preprint_platform date=date|preprint_date version=version "
     "doi=doi|preprint_doi|biorxiv_doi authors=authors|preprint_authors keywords=category|preprint_category "
     "licence=license"
 )
-_TRIAL = _paths(
+_TRIAL = paths(
     "title=identificationModule.briefTitle|identificationModule.officialTitle keywords=conditionsModule.keywords "
     "date=statusModule.lastUpdatePostDateStruct.date|statusModule.studyFirstPostDateStruct.date "
     "authors=sponsorCollaboratorsModule.leadSponsor.name"
@@ -108,13 +102,9 @@ def _plain(value: Any, left_out: Counter[str]) -> Any:
     return plain_text(value, left_out) if isinstance(value, str) else value
 
 
-def _fields(row: Any, paths: Mapping[str, str]) -> dict[str, Any]:
-    return {name: found for name, path in paths.items() if (found := at(row, path)) is not None}
-
-
 def _article(row: Row, where: str, *, source: str) -> Item:
     """The document of a record of Europe PMC."""
-    fields, kind, own = _fields(row, _EUROPE_PMC), str(row.get("source") or ""), str(row.get("id") or "")
+    fields, kind, own = fields_at(row, _EUROPE_PMC), str(row.get("source") or ""), str(row.get("id") or "")
     fields["pmid"] = str(row.get("pmid") or (own if kind in ("MED", "") and own.isdecimal() else ""))
     fields["authors"] = [name.strip() for name in str(row.get("authorString") or "").rstrip(".").split(",")]
     pmc = str(row.get("pmcid") or (own if kind == "PMC" else ""))
@@ -149,7 +139,7 @@ def _name(link: Row) -> str:
 
 def _preprint(row: Row, where: str, *, source: str) -> Item:
     """The document of a record of bioRxiv or medRxiv; `published` is the DOI of its article."""
-    fields = _fields(row, _PREPRINT) | {"types": ["Preprint"]}
+    fields = fields_at(row, _PREPRINT) | {"types": ["Preprint"]}
     fields["version"] = str(fields.get("version") or "").zfill(3)
     article = plain_doi(str(at(row, "published|published_doi") or ""))
     links = [f"{PREPRINT_OF}doi:{article}"] if article else []
@@ -175,7 +165,7 @@ def _label(row: Row, where: str, *, source: str) -> Item:
 def _trial(row: Row, where: str, *, source: str) -> Item:
     """The document of a study of ClinicalTrials.gov, with its results where it has them."""
     protocol = row["protocolSection"]
-    fields = _fields(protocol, _TRIAL) | {"journal": "ClinicalTrials.gov", "types": ["Clinical Trial Registration"]}
+    fields = fields_at(protocol, _TRIAL) | {"journal": "ClinicalTrials.gov", "types": ["Clinical Trial Registration"]}
     number = str(at(protocol, "identificationModule.nctId") or "")
     fields |= {"url": f"https://clinicaltrials.gov/study/{number}", "version": fields.get("date")}
     sections = []

@@ -13,8 +13,9 @@ from typing import IO, Any
 
 import ijson
 
+from medagent.retrieval.bibliography import Bibliography, says, year_in
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.passages import id_of_row, passage_from_row
+from medagent.retrieval.passages import TEXT_FIELDS, replace_surrogates
 from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped, UnusableFileError, left_out_of, usable
 from medagent.retrieval.readers.html_text import plain_text
 from medagent.retrieval.readers.registries import read_record, reader_of, records_in
@@ -143,25 +144,41 @@ def items_of_row(row: Any, where: str, *, source: str) -> Iterator[Item]:
 
 
 def documents_of_row(row: Any, where: str, *, source: str) -> Iterator[Item]:
-    """The document of a row's fields, and what was left out of them; `source` stands in for a row that names none."""
-    try:
-        passage = passage_from_row(dict(row) if isinstance(row, Mapping) else row)
-    except ValueError as error:
-        yield Skipped(where, str(error))
+    """The document of an object with `text` (MedRAG: `content`), and what was left out of it.
+
+    `source` stands in for a row that names none.
+    """
+    if not isinstance(row, Mapping):
+        yield Skipped(where, f"found a {type(row).__name__}, wanted an object")
         return
-    left_out, about = Counter[str](), passage.about
+    found = next((row[name] for name in TEXT_FIELDS if says(row.get(name))), None)
+    text = replace_surrogates(found).strip() if isinstance(found, str) else ""
+    if not text or text.strip("[].").lower() in ("no abstract available", "no abstract"):
+        wanted = f"no text: wanted one of the fields {', '.join(TEXT_FIELDS)} that is not empty"
+        yield Skipped(where, "has no abstract" if text else wanted)
+        return
+    left_out, about = Counter[str](), Bibliography.of_row(row)
     named = f"pmid:{about.pmid}" if about.pmid else f"doi:{about.doi}" if about.doi else ""
-    title, section, text = (plain_text(each, left_out) for each in (passage.title, passage.section, passage.text))
+    section = plain_text(_said(row, "section"), left_out).replace("\n", " ")
     document = Document(
-        title.replace("\n", " "),
-        (Section(section.replace("\n", " "), text),),
-        passage.source or source,
-        id=id_of_row(row) or named,
-        year=passage.year,
-        licence=passage.licence,
-        group=passage.document,
+        plain_text(_said(row, "title"), left_out).replace("\n", " "),
+        (Section(section, plain_text(text, left_out)),),
+        _said(row, "source") or source,
+        id=_id_of(row) or named,
+        year=year_in(row.get("year")),
+        licence=_said(row, "licence") or _said(row, "license"),
+        group=_said(row, "document"),
         about=about,
     )
     yield usable(document, where)
-    if left_out:
-        yield from left_out_of(where, left_out)
+    yield from left_out_of(where, left_out)
+
+
+def _said(row: Mapping[str, Any], name: str) -> str:
+    return replace_surrogates(str(row[name]) if says(row.get(name)) else "").strip()
+
+
+def _id_of(row: Mapping[str, Any]) -> str:
+    """The id that a row gives itself, empty where it gives none (0 is one)."""
+    found = row.get("id")
+    return "" if found is None or found != found else replace_surrogates(str(found)).strip()  # NaN is none

@@ -63,7 +63,7 @@ def test_a_paired_comparison_by_hand() -> None:
     assert result.difference == pytest.approx(0.1)
     assert result.ci_low < 0.1 < result.ci_high
     assert result.p_mcnemar == pytest.approx(stats.binomtest(5, 20).pvalue)
-    with pytest.raises(ValueError, match="same questions"):
+    with pytest.raises(ValueError, match="the same questions"):
         compare_paired(a, {"other": True})
 
 

@@ -23,9 +23,9 @@ def test_medline_articles_with_labels_years_and_what_is_left_out(tmp_path: Path)
         "Background: Gout hurts at night.\nResults: Colchicine 1.8 mg relieved pain (P < 0.01)."
     )
     reasons = {item.where.split(", ")[1]: item.reason for item in skipped}
-    assert reasons["PMID 103"] == "has no abstract"
-    assert reasons["PMID 104"] == "is a retracted publication"
-    assert "deleted" in reasons["PMID 55"]
+    assert reasons["pmid:103"] == "has no abstract"
+    assert reasons["pmid:104"] == "is a retracted publication"
+    assert "deleted" in reasons["pmid:55"]
     assert read(tmp_path, "pubmed24n0001.xml.gz", gzip.compress(MEDLINE.encode()))[0] == documents
 
 

@@ -19,7 +19,7 @@ from medagent.retrieval.fusion import drop_duplicates, evidence_level, fuse, nea
 from medagent.retrieval.index import build_index
 from medagent.retrieval.maintenance import rebuild_index
 from medagent.retrieval.manifest import Manifest
-from medagent.retrieval.passages import Passage, passage_from_row
+from medagent.retrieval.passages import Passage
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import IndexSettings, SearchSettings
 from medagent.retrieval.store import PassageStore
@@ -36,7 +36,7 @@ def built(folder: Path, passages: list[Passage] = PASSAGES, **settings: float) -
 
 def test_a_passage_survives_json() -> None:
     for passage in [*PASSAGES, Passage("i", "t", "x", "s", "sec", 2020, "CC BY", "doc")]:
-        assert passage_from_row(json.loads(json.dumps(passage.to_json()))) == passage
+        assert Passage.from_json(json.loads(json.dumps(passage.to_json()))) == passage
 
 
 def test_search_finds_and_repeats(tmp_path: Path) -> None:

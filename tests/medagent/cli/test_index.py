@@ -36,7 +36,7 @@ def test_an_index_from_build_to_removal(corpus: Path, tmp_path: Path, capsys, mo
     assert "3 passages, embedder hashed-ngrams:1024:3-5" in built
     assert "Documents: 3 added, 4 skipped." in built
     assert "skipped: c.pdf (is no readable PDF" in built
-    assert "skipped: a.xml, PMID 104 (is a retracted publication)" in built
+    assert "skipped: a.xml, pmid:104 (is a retracted publication)" in built
     kept = [json.loads(line) for line in (Path(out) / "changes.jsonl").read_text().splitlines()]
     assert [row["change"] for row in kept].count("skipped") == 4
     settings = Manifest.read(Path(out)).settings
