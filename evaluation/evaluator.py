@@ -29,7 +29,8 @@ from medagent.evaluation.reports.tables import curves, markdown, tables
 from medagent.evaluation.run import Plan, run_plan
 from medagent.evaluation.search_recall import question_rankings
 from medagent.evaluation.statistics import Accuracy
-from medagent.evaluation.trust.omissions import with_omissions
+from medagent.evidence.answers import checked, left_out
+from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.judges import RULES, support_judge
 from medagent.models.base_models import STARTER
 from medagent.models.text_length import check_text_length
@@ -271,6 +272,15 @@ def with_limits(agent: Agent, limits: Mapping[str, int]) -> Agent:
     if isinstance(agent.policy, HFPolicy):
         check_text_length(agent.policy.model.config, changed.limits.max_total_tokens, "this model")
     return changed
+
+
+def with_omissions(report: ModeReport, predictions: Sequence[Prediction]) -> ModeReport:
+    """The report with what those answers leave out that serving would show by default, one answer per question."""
+    check, counts = EvidenceCheck(), list[int]()
+    for rollout in (each.rollout for each in predictions if not each.rotation and not each.rollout.sample):
+        if rollout.answer and rollout.hits and not (answer := checked(rollout, check)).withheld:
+            counts.append(len(left_out(rollout, answer, check)))
+    return replace(report, omitting=Accuracy.of(sum(map(bool, counts)), len(counts)), omitted=sum(counts))
 
 
 def _trained_here(agent: str) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -17,12 +19,12 @@ from medagent.evaluation.answer_folder import JsonLog
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.rollout_files import readable, rollout_from
 from medagent.evaluation.search_recall import SearchRecall
-from medagent.evaluation.usage import Used, added
 from medagent.files import write_whole
 from medagent.protocol import TurnProtocol
 from medagent.types import Rollout
 
 Key = tuple[str, str, int, int]
+Used = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -130,3 +132,30 @@ class PredictionLog(JsonLog):
                 f"{self.path}, line {number}: damaged ({error!r}). Delete that line to have its question asked "
                 "again, or give another --out."
             ) from error
+
+
+def added(*parts: Mapping[str, float]) -> Used:
+    """The sums by name."""
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part)
+    return dict(total)
+
+
+def usage_line(used: Mapping[str, float], price: Mapping[str, float], *, answers: int) -> str:
+    """The usage as a sentence, with the `answers` not counted. `price` is per million "input" and "output" tokens."""
+    if not used.get("questions"):
+        return ""
+    line = f"Asked {used['questions']:,.0f} times in {used['seconds']:,.0f} s"
+    line += f" ({used['seconds'] / used['questions']:.2f} s each)"
+    if "requests" in used:
+        line += (
+            f", {used['requests']:,.0f} requests, {used['prompt_tokens']:,.0f} tokens in and "
+            f"{used['completion_tokens']:,.0f} out"
+        )
+        if price:
+            cost = used["prompt_tokens"] * price.get("input", 0) + used["completion_tokens"] * price.get("output", 0)
+            line += f", cost {cost / 1e6:.2f}"
+    if used["questions"] < answers:
+        line += f"; {answers - used['questions']:,.0f} answers of the folder are not counted in this"
+    return line + "."

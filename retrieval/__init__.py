@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from medagent.lazy import lazy
+from medagent.lazy import homes_in, lazy
 
 # bm25s computes with JAX while it is imported, where JAX is installed. JAX would take 75% of a GPU's memory then.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -38,17 +38,4 @@ __all__ = [
     "sync_index",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        **dict.fromkeys(("Chunking", "IndexSettings", "SearchSettings"), "medagent.retrieval.settings"),
-        **dict.fromkeys(("Hit", "Passage"), "medagent.retrieval.passages"),
-        **dict.fromkeys(("add_to_index", "build_index", "sync_index"), "medagent.retrieval.index"),
-        "Filter": "medagent.retrieval.filters",
-        "HybridRetriever": "medagent.retrieval.search",
-        "RemoteRetriever": "medagent.retrieval.remote",
-        "RetrievalError": "medagent.retrieval.errors",
-        "open_index": "medagent.retrieval.opening",
-        "read_documents": "medagent.retrieval.readers",
-    },
-)
+__getattr__, __dir__ = lazy(__name__, homes_in(__name__, __file__))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
@@ -96,11 +97,34 @@ class HashedNgramEmbedder:
         return np.abs(hashes) % self.dimension, np.where(hashes >= 0, 1.0, -1.0)
 
 
-class SentenceTransformerEmbedder:
-    """A sentence-transformers model by hub name or local path; needs `pip install medagent[sentence-transformers]`."""
+class _PrefixedEmbedder(ABC):
+    """A neural model with a text before each query and each passage; both are part of its identity."""
 
     space: Space = "cosine"
     dense_weight = NEURAL_WEIGHT
+
+    def _set_prefixes(
+        self, model: str, prompts: Mapping[str, str | None], query_prefix: str | None, passage_prefix: str | None
+    ) -> None:
+        known_query, known_passage = family_prefixes(model, prompts)
+        self._query_prefix = known_query if query_prefix is None else query_prefix
+        self._passage_prefix = known_passage if passage_prefix is None else passage_prefix
+
+    @abstractmethod
+    def _embed(self, named: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
+        """[N, D] unit vectors of texts, each with the name that an error gives it."""
+
+    def embed_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
+        """[N, D] unit vectors of passages, with the passage prefix."""
+        return self._embed([(passage.id, self._passage_prefix + passage.indexed_text) for passage in passages])
+
+    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """[N, D] unit vectors of queries, with the query prefix."""
+        return self._embed([(text[:80], self._query_prefix + text) for text in texts])
+
+
+class SentenceTransformerEmbedder(_PrefixedEmbedder):
+    """A sentence-transformers model by hub name or local path; needs `pip install medagent[sentence-transformers]`."""
 
     def __init__(
         self,
@@ -113,16 +137,14 @@ class SentenceTransformerEmbedder:
     ) -> None:
         """Without prefixes those of the model's own configuration count, then those of its family (E5, BGE).
 
-        Prefixes are part of the identity. `device` is torch's; none takes the GPU if there is one.
+        `device` is torch's; none takes the GPU if there is one.
         """
         with needs_package(f"the embedder {model!r}", "sentence-transformers", "sentence-transformers"):
             from sentence_transformers import SentenceTransformer
         wanted = "the folder of a sentence-transformers model, or the name of one on the hub that can be reached"
         with needs_model("embedder", model, wanted):
             self._model = SentenceTransformer(model, device=device)
-        known_query, known_passage = family_prefixes(model, self._model.prompts)
-        self._query_prefix = known_query if query_prefix is None else query_prefix
-        self._passage_prefix = known_passage if passage_prefix is None else passage_prefix
+        self._set_prefixes(model, self._model.prompts, query_prefix, passage_prefix)
         self._batch_size = batch_size
         self.identity = "|".join(("sentence-transformers", model, self._query_prefix, self._passage_prefix))
         self.dimension = int(self._model.get_embedding_dimension() or 0)
@@ -131,12 +153,11 @@ class SentenceTransformerEmbedder:
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Tokens of the model's own tokenizer."""
-        encoded = self._model.tokenizer(list(texts), add_special_tokens=False, truncation=False, verbose=False)
-        return [len(ids) for ids in encoded["input_ids"]]
+        return _token_counts(self._model.tokenizer, texts)
 
-    def _embed(self, prefix: str, texts: Sequence[str]) -> NDArray[np.float32]:
+    def _embed(self, named: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
         vectors = self._model.encode(
-            [prefix + text for text in texts],
+            [text for _, text in named],
             prompt="",  # the prefix is ours: the model's default prompt would come before it
             batch_size=self._batch_size,
             normalize_embeddings=True,
@@ -144,13 +165,10 @@ class SentenceTransformerEmbedder:
         )
         return np.asarray(vectors, dtype=np.float32)
 
-    def embed_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
-        """[N, D] unit vectors of passages, with the passage prefix."""
-        return self._embed(self._passage_prefix, [passage.indexed_text for passage in passages])
 
-    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """[N, D] unit vectors of queries, with the query prefix."""
-        return self._embed(self._query_prefix, texts)
+def _token_counts(tokenizer: Any, texts: Sequence[str]) -> list[int]:
+    encoded = tokenizer(list(texts), add_special_tokens=False, truncation=False, verbose=False)
+    return [len(ids) for ids in encoded["input_ids"]]
 
 
 def family_prefixes(model: str, prompts: Mapping[str, str | None]) -> tuple[str, str]:
@@ -206,8 +224,7 @@ class MedCPTEmbedder:
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Tokens of the article encoder's tokenizer."""
-        encoded = self._article[0](list(texts), add_special_tokens=False, truncation=False, verbose=False)
-        return [len(ids) for ids in encoded["input_ids"]]
+        return _token_counts(self._article[0], texts)
 
     def embed_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
         """[N, D] vectors of (title, text) pairs; the section, where there is one, opens the text."""
@@ -236,44 +253,30 @@ class MedCPTEmbedder:
         return np.concatenate(rows)
 
 
-class EndpointEmbedder:
+class EndpointEmbedder(_PrefixedEmbedder):
     """A model behind OpenAI's API of embeddings (/v1/embeddings): vLLM, TEI, Ollama, OpenAI."""
 
-    space: Space = "cosine"
     max_tokens: int | None = None
-    dense_weight = NEURAL_WEIGHT
 
     def __init__(
         self, url: str, model: str, query_prefix: str | None = None, passage_prefix: str | None = None
     ) -> None:
-        """`url` ends in /v1. Without prefixes those of the model's family count; they are part of the identity.
+        """`url` ends in /v1. Without prefixes those of the model's family count.
 
         It is asked at once, for the length of its vectors.
         """
-        known_query, known_passage = family_prefixes(model, {})
-        self._query_prefix = known_query if query_prefix is None else query_prefix
-        self._passage_prefix = known_passage if passage_prefix is None else passage_prefix
+        self._set_prefixes(model, {}, query_prefix, passage_prefix)
         self._service, self._model = HttpService(url, f"the embedder {model!r}"), model
         self.identity = "|".join(("openai", self._service.url, model, self._query_prefix, self._passage_prefix))
         self.dimension = 0
-        self.dimension = self._embed({"a first request": "pain"}.items()).shape[1]
+        self.dimension = self._embed([("a first request", "pain")]).shape[1]
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """More than a model's tokenizer makes of most words: one for each four letters begun, and for each mark."""
         return [sum(math.ceil(len(word) / 4) for word in _WORD_OR_MARK.findall(text)) for text in texts]
 
-    def embed_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
-        """[N, D] unit vectors of passages, with the passage prefix."""
-        return self._embed([(passage.id, self._passage_prefix + passage.indexed_text) for passage in passages])
-
-    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """[N, D] unit vectors of queries, with the query prefix."""
-        return self._embed([(text[:80], self._query_prefix + text) for text in texts])
-
-    def _embed(self, named: Iterable[tuple[str, str]]) -> NDArray[np.float32]:
-        """[N, D] vectors of texts, each with the name that an error gives it."""
-        some = list(named)
-        found = [self._vectors(some[start : start + BATCH]) for start in range(0, len(some), BATCH)]
+    def _embed(self, named: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
+        found = [self._vectors(named[start : start + BATCH]) for start in range(0, len(named), BATCH)]
         return np.concatenate([np.zeros((0, self.dimension or found[0].shape[1]), np.float32), *found])
 
     def _vectors(self, named: Sequence[tuple[str, str]]) -> NDArray[np.float32]:

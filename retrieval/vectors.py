@@ -73,10 +73,6 @@ class ChromaVectors:
             ) from error
         return ChromaVectors(client, name, url)
 
-    def fit_search(self, num_rows: int) -> None:
-        """Set how many passages a search visits to their present number, from the next opening on."""
-        self.collection.modify(configuration={"hnsw": {"ef_search": _ef_search(num_rows)}})
-
     def open(self) -> bool:
         """Open the collection; False where there is none."""
         try:
@@ -95,7 +91,10 @@ class ChromaVectors:
     def hold(
         self, store: PassageStore, rows: NDArray[np.int64], *, space: Space, progress: Callable[[int], None]
     ) -> None:
-        """Hold the vectors of these rows and no others; a local collection that cannot be used is made anew."""
+        """Hold the vectors of these rows and no others; a local collection that cannot be used is made anew.
+
+        `progress` is told how many it holds.
+        """
         try:
             self._match(store, rows, space, progress)
         except ChromaError as error:
@@ -116,8 +115,17 @@ class ChromaVectors:
             self._collection = self._client.create_collection(
                 self._name, configuration={"hnsw": hnsw}, embedding_function=None
             )
-        self.match(store, rows, progress)
-        self.fit_search(len(rows))
+        held = np.array(sorted(self.ids()), dtype=np.int64)
+        surplus, missing = np.setdiff1d(held, rows), np.setdiff1d(rows, held)
+        for start in range(0, len(surplus), BATCH):
+            self.collection.delete(ids=[str(row) for row in surplus[start : start + BATCH]])
+        vectors, done = store.vectors(), len(rows) - len(missing)
+        for start in range(0, len(missing), BATCH):
+            batch = missing[start : start + BATCH]
+            self.collection.add(ids=[str(row) for row in batch], embeddings=np.asarray(vectors[batch]))
+            progress(done + start + len(batch))
+        # How many passages a search visits follows their present number, from the next opening on.
+        self.collection.modify(configuration={"hnsw": {"ef_search": _ef_search(len(rows))}})
 
     def drop(self) -> None:
         """Delete the collection, if there is one."""
@@ -139,18 +147,6 @@ class ChromaVectors:
         """How many vectors it holds."""
         return int(self.collection.count())
 
-    def match(self, store: PassageStore, rows: NDArray[np.int64], progress: Callable[[int], None]) -> None:
-        """Hold these rows and no others; those that are there stay. `progress` is told how many it holds."""
-        held = np.array(sorted(self.ids()), dtype=np.int64)
-        surplus, missing = np.setdiff1d(held, rows), np.setdiff1d(rows, held)
-        for start in range(0, len(surplus), BATCH):
-            self.remove([int(row) for row in surplus[start : start + BATCH]])
-        vectors, done = store.vectors(), len(rows) - len(missing)
-        for start in range(0, len(missing), BATCH):
-            batch = missing[start : start + BATCH]
-            self.collection.add(ids=[str(row) for row in batch], embeddings=np.asarray(vectors[batch]))
-            progress(done + start + len(batch))
-
     def ids(self) -> set[int]:
         """The row numbers in the collection."""
         found: set[int] = set()
@@ -166,10 +162,6 @@ class ChromaVectors:
             int(id_): np.asarray(vector, dtype=np.float32)
             for id_, vector in zip(answer["ids"], answer["embeddings"], strict=True)  # type: ignore[arg-type]
         }
-
-    def remove(self, rows: Sequence[int]) -> None:
-        """Take rows out."""
-        self.collection.delete(ids=[str(row) for row in rows])
 
     def nearest(self, vectors: NDArray[np.float32], *, top_k: int) -> list[list[tuple[float, int]]]:
         """For each vector at most `top_k` (distance, row) pairs, nearest first."""

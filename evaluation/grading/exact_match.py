@@ -32,8 +32,4 @@ def f1(answer: str, golds: Sequence[str]) -> float:
 def _f1(said: list[str], gold: list[str]) -> float:
     if not said or not gold:
         return float(said == gold)
-    common = sum((Counter(said) & Counter(gold)).values())
-    if not common:
-        return 0.0
-    precision, recall = common / len(said), common / len(gold)
-    return 2 * precision * recall / (precision + recall)
+    return 2 * sum((Counter(said) & Counter(gold)).values()) / (len(said) + len(gold))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from medagent.errors import InputError
 from medagent.evaluation.contamination import contamination
-from medagent.evaluation.question_making.checks import Checks, Draft
-from medagent.evaluation.question_making.selection import select
+from medagent.evaluation.question_making.checks import Checks, Draft, words_of
 from medagent.evaluation.question_making.writer import Writer
+from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
@@ -21,6 +21,11 @@ from medagent.types import Question
 BATCH = 64  # passages whose drafts are made and searched together
 REPEATED = "the same question was made before"
 CONTAMINATED = "near-duplicate of a test question"
+CONFLICT = "the same question has another answer elsewhere"
+ALIKE_ANOTHER = "near-duplicate of another question"
+TOO_OFTEN = "its answer has enough questions"
+OVER_LIMIT = "left out by --limit"
+ALIKE = 0.8  # Jaccard similarity of the questions' tokens from which two are alike
 Progress = Callable[[str, int, int], None]  # stage, done, total (passages)
 
 
@@ -108,6 +113,59 @@ def find_questions(
         found.dropped.update(filter(None, reasons))
         progress("questions", min(start + BATCH, total), total)
     return found
+
+
+def normal(text: str) -> str:
+    """A text as answers are compared: its words in lower case."""
+    return " ".join(words_of(text))
+
+
+def select(
+    candidates: Sequence[Draft], *, seed: int, per_answer: int, limit: int = 0, analyser: Analyser
+) -> tuple[list[Draft], Counter[str]]:
+    """The candidates taken, in the order of the seed, and how many were left out for which reason.
+
+    `per_answer` bounds the questions of one answer, and `limit` all of them; 0 takes all. The order depends on the seed
+    and the questions alone, so it is the same on any machine.
+    """
+    counts: Counter[str] = Counter()
+    shuffled = sorted(candidates, key=lambda each: _rank(each, seed))
+    tokens = {each.question: frozenset(analyser.tokens(each.question)) for each in shuffled}
+    answers_of = defaultdict(set)
+    for each in shuffled:
+        answers_of[tokens[each.question]].add(normal(each.answer))
+    taken: list[Draft] = []
+    by_answer: dict[str, list[frozenset[str]]] = defaultdict(list)
+    for each in shuffled:
+        asked, answer = tokens[each.question], normal(each.answer)
+        alike = any(_similar(asked, other) for other in by_answer[answer])
+        if len(answers_of[asked]) > 1 and not _one_in_all(answers_of[asked]):
+            counts[CONFLICT] += 1
+        elif alike:
+            counts[ALIKE_ANOTHER] += 1
+        elif len(by_answer[answer]) >= per_answer:
+            counts[TOO_OFTEN] += 1
+        elif limit and len(taken) >= limit:
+            counts[OVER_LIMIT] += 1
+        else:
+            taken.append(each)
+            by_answer[answer].append(asked)
+    return taken, counts
+
+
+def _rank(draft: Draft, seed: int) -> str:
+    return hashlib.sha256(f"{seed}\n{draft.question}\n{draft.answer}".encode()).hexdigest()
+
+
+def _similar(one: frozenset[str], other: frozenset[str]) -> bool:
+    common = len(one & other)
+    return common >= ALIKE * (len(one) + len(other) - common)
+
+
+def _one_in_all(answers: set[str]) -> bool:
+    """Whether the shortest answer stands in all the others, as "astrocytoma" in "an astrocytoma tumor"."""
+    shortest = f" {min(answers, key=len)} "
+    return all(shortest in f" {answer} " for answer in answers)
 
 
 def question_row(draft: Draft) -> dict[str, Any]:

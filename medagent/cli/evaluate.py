@@ -16,13 +16,12 @@ from medagent.evaluation.evaluator import Evaluation, EvaluationCallback
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import ModeReport, prompt_too_long
 from medagent.evaluation.modes import Mode
-from medagent.evaluation.predictions import Prediction
+from medagent.evaluation.predictions import Prediction, usage_line
 from medagent.evaluation.prompting import DESCRIPTIONS
 from medagent.evaluation.reports.html import Table
 from medagent.evaluation.reports.tables import open_table, overview, recall_table, trust_table
 from medagent.evaluation.statistics import wilson_interval
 from medagent.evaluation.trust.injections import obeyed_anyway
-from medagent.evaluation.usage import usage_line
 
 NAMED = 5  # questions with one error that the terminal names
 

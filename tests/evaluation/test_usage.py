@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from medagent.evaluation import predictions
-from medagent.evaluation.predictions import Prediction, PredictionLog
-from medagent.evaluation.usage import usage_line
+from medagent.evaluation.predictions import Prediction, PredictionLog, usage_line
 from medagent.policies.chat_endpoint import _usage
 from medagent.types import Question, Rollout, StopReason, Turn, Usage
 

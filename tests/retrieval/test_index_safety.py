@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chromadb.api.models.Collection import Collection
 from chromadb.errors import InternalError
 
 from medagent.cli import main as cli
@@ -176,7 +177,7 @@ def test_verify_finds_damage(tmp_path: Path, damage: str, monkeypatch: pytest.Mo
         assert "BM25 is what the passages give" in problems(tmp_path)
     elif damage == "lost vector":
         vectors = open_vectors(tmp_path, Manifest.read(tmp_path))
-        vectors.remove([5])
+        vectors.collection.delete(ids=["5"])
         with pytest.raises(IndexMismatchError, match="index rebuild"):
             problems(tmp_path)
         rebuild_index(tmp_path)
@@ -240,8 +241,13 @@ def fail(monkeypatch: pytest.MonkeyPatch, of: Any, name: str, call: int, error: 
     [
         (PassageStore, "_write_vectors", 2, FULL),
         (PassageStore, "append", 2, sqlite3.OperationalError("database or disk is full")),
-        (ChromaVectors, "match", 1, InternalError("error returned from database: (code: 13) database or disk is full")),
-        (ChromaVectors, "fit_search", 1, InternalError("Query error: No space left on device (os error 28)")),
+        (
+            ChromaVectors,
+            "_match",
+            1,
+            InternalError("error returned from database: (code: 13) database or disk is full"),
+        ),
+        (Collection, "modify", 1, InternalError("Query error: No space left on device (os error 28)")),
         (LexicalIndex, "build", 1, FULL),
     ],
 )
@@ -287,7 +293,7 @@ def index(tmp_path: Path) -> Path:
 
 def test_chromas_files_that_a_full_disk_broke_are_made_anew(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = InternalError("Error in compaction: Failed to apply logs to the hnsw segment writer")
-    fail(monkeypatch, ChromaVectors, "match", 1, broken)
+    fail(monkeypatch, ChromaVectors, "_match", 1, broken)
     rebuild_index(index)
     assert not problems(index)
 

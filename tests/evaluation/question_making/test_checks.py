@@ -9,12 +9,12 @@ from pathlib import Path
 from medagent.evaluation.benchmarks import JsonlBenchmark
 from medagent.evaluation.question_making import checks
 from medagent.evaluation.question_making.checks import holds
-from medagent.evaluation.question_making.making import question_row
-from medagent.evaluation.question_making.selection import (
+from medagent.evaluation.question_making.making import (
+    ALIKE_ANOTHER,
     CONFLICT,
     OVER_LIMIT,
-    REPEATED,
     TOO_OFTEN,
+    question_row,
     select,
 )
 from medagent.retrieval.analysis import Analyser
@@ -93,7 +93,7 @@ def test_questions_are_chosen_once_and_an_answer_not_too_often() -> None:
     assert counts == Counter({TOO_OFTEN: 1})
     again = draft("which gene is behind the trait alba?", "HRAS")
     taken, counts = select([*some, again], seed=0, per_answer=9, analyser=ANALYSER)
-    assert (len(taken), counts) == (4, Counter({REPEATED: 1}))
+    assert (len(taken), counts) == (4, Counter({ALIKE_ANOTHER: 1}))
     assert select([], seed=0, per_answer=1, analyser=ANALYSER) == ([], Counter())
 
 

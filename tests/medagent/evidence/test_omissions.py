@@ -11,12 +11,12 @@ import yaml
 from rich.console import Console
 
 from medagent.cli.console import show_answer
+from medagent.evaluation.evaluator import with_omissions
 from medagent.evaluation.metrics import report_mode
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.predictions import Prediction
 from medagent.evaluation.reports.tables import trust_table
 from medagent.evaluation.statistics import Accuracy
-from medagent.evaluation.trust.omissions import with_omissions
 from medagent.evidence.answers import answered
 from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.omissions import omitted
