@@ -12,7 +12,6 @@ from medagent.evaluation.evaluator import Evaluation
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.predictions import Prediction, PredictionLog
 from medagent.evaluation.statistics import PairedComparison, SeedsComparison, compare_paired, compare_seeds, holm
-from medagent.types import Question
 
 Run = str | Path | Evaluation  # the folder of an evaluation, or its result
 
@@ -110,7 +109,8 @@ def _marks(
         for number, run in enumerate(runs)
     ]
     names = sorted(set.intersection(*(set(each) for each in asked)))
-    differing = [name for name in names if len({_asked(each[name].rollout.question) for each in asked}) > 1]
+    questions = {name: [each[name].rollout.question for each in asked] for name in names}
+    differing = [name for name, found in questions.items() if len({(q.text, q.options, q.answer) for q in found}) > 1]
     if not names or differing:
         other_text = f"question {differing[0]} has another text or answer in each" if differing else ""
         what = other_text or "they have no question in common"
@@ -120,7 +120,3 @@ def _marks(
     if left_out := len(set().union(*asked)) - len(names):
         print(f"note: {left_out} questions that not all of them asked are left out.", file=sys.stderr)
     return [{name: grade(each[name].rollout).correct for name in names} for each in asked], (chosen, other)
-
-
-def _asked(question: Question) -> tuple[str, tuple[str, ...], str]:
-    return question.text, question.options, question.answer

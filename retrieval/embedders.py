@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, Protocol
@@ -49,15 +49,15 @@ class Embedder(Protocol):
         """[N, D] float32 vectors of queries."""
 
 
-class HashedNgramEmbedder:
+class HashedNgramEmbedder(Embedder):
     """Character n-grams of words, hashed into a fixed number of places (Weinberger et al., arXiv 0902.2206).
 
     It needs no model and no download, and is robust to spelling variants. The vectors are those of scikit-learn's
     `HashingVectorizer(analyzer="char_wb")`, which takes seconds to import.
     """
 
-    space: Space = "cosine"
-    max_tokens: int | None = None
+    space = "cosine"
+    max_tokens = None
     dense_weight = 0.25  # it helps with misspelt words, and is worse than BM25 otherwise (docs/retrieval.md)
 
     def __init__(self, dimension: int = 1024, min_n: int = 3, max_n: int = 5) -> None:
@@ -67,11 +67,9 @@ class HashedNgramEmbedder:
         self._places = lru_cache(maxsize=CACHED_WORDS)(self._hashed)
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Words and marks."""
         return [len(_WORD_OR_MARK.findall(text)) for text in texts]
 
     def embed_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
-        """[N, D] unit vectors."""
         return self.embed_queries([passage.indexed_text for passage in passages])
 
     def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -97,29 +95,22 @@ class HashedNgramEmbedder:
         return np.abs(hashes) % self.dimension, np.where(hashes >= 0, 1.0, -1.0)
 
 
-class _PrefixedEmbedder(ABC):
+class _PrefixedEmbedder(Embedder):
     """A neural model with a text before each query and each passage; both are part of its identity."""
 
-    space: Space = "cosine"
+    space = "cosine"
     dense_weight = NEURAL_WEIGHT
-
-    def _set_prefixes(
-        self, model: str, prompts: Mapping[str, str | None], query_prefix: str | None, passage_prefix: str | None
-    ) -> None:
-        known_query, known_passage = family_prefixes(model, prompts)
-        self._query_prefix = known_query if query_prefix is None else query_prefix
-        self._passage_prefix = known_passage if passage_prefix is None else passage_prefix
+    _query_prefix: str
+    _passage_prefix: str
 
     @abstractmethod
     def _embed(self, named: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
         """[N, D] unit vectors of texts, each with the name that an error gives it."""
 
     def embed_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
-        """[N, D] unit vectors of passages, with the passage prefix."""
         return self._embed([(passage.id, self._passage_prefix + passage.indexed_text) for passage in passages])
 
     def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """[N, D] unit vectors of queries, with the query prefix."""
         return self._embed([(text[:80], self._query_prefix + text) for text in texts])
 
 
@@ -144,7 +135,9 @@ class SentenceTransformerEmbedder(_PrefixedEmbedder):
         wanted = "the folder of a sentence-transformers model, or the name of one on the hub that can be reached"
         with needs_model("embedder", model, wanted):
             self._model = SentenceTransformer(model, device=device)
-        self._set_prefixes(model, self._model.prompts, query_prefix, passage_prefix)
+        known = family_prefixes(model, self._model.prompts)
+        self._query_prefix = known[0] if query_prefix is None else query_prefix
+        self._passage_prefix = known[1] if passage_prefix is None else passage_prefix
         self._batch_size = batch_size
         self.identity = "|".join(("sentence-transformers", model, self._query_prefix, self._passage_prefix))
         self.dimension = int(self._model.get_embedding_dimension() or 0)
@@ -152,7 +145,6 @@ class SentenceTransformerEmbedder(_PrefixedEmbedder):
         self.max_tokens = longest - 2 - self.count_tokens([self._passage_prefix])[0] if longest else None
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of the model's own tokenizer."""
         return _token_counts(self._model.tokenizer, texts)
 
     def _embed(self, named: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
@@ -184,16 +176,16 @@ def family_prefixes(model: str, prompts: Mapping[str, str | None]) -> tuple[str,
     return "", ""
 
 
-class MedCPTEmbedder:
+class MedCPTEmbedder(Embedder):
     """MedCPT as its authors use it (Jin et al., Bioinformatics 2023): two BERT encoders, inner products of [CLS].
 
     Articles are encoded as pairs of title and text.
     """
 
-    space: Space = "ip"
+    space = "ip"
     dense_weight = NEURAL_WEIGHT
     QUERY_TOKENS, ARTICLE_TOKENS = 64, 512
-    max_tokens: int | None = ARTICLE_TOKENS - 3  # of title and text together, without [CLS] and two [SEP]
+    max_tokens = ARTICLE_TOKENS - 3  # of title and text together, without [CLS] and two [SEP]
 
     def __init__(
         self,
@@ -223,7 +215,6 @@ class MedCPTEmbedder:
         self.dimension = int(self._article[1].config.hidden_size)
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of the article encoder's tokenizer."""
         return _token_counts(self._article[0], texts)
 
     def embed_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
@@ -234,7 +225,6 @@ class MedCPTEmbedder:
         return self._encode(*self._article, pairs, self.ARTICLE_TOKENS)
 
     def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """[N, D] vectors of queries."""
         return self._encode(*self._query, list(texts), self.QUERY_TOKENS)
 
     def _encode(self, tokenizer: Any, model: Any, inputs: list[Any], max_length: int) -> NDArray[np.float32]:
@@ -256,7 +246,7 @@ class MedCPTEmbedder:
 class EndpointEmbedder(_PrefixedEmbedder):
     """A model behind OpenAI's API of embeddings (/v1/embeddings): vLLM, TEI, Ollama, OpenAI."""
 
-    max_tokens: int | None = None
+    max_tokens = None
 
     def __init__(
         self, url: str, model: str, query_prefix: str | None = None, passage_prefix: str | None = None
@@ -265,7 +255,9 @@ class EndpointEmbedder(_PrefixedEmbedder):
 
         It is asked at once, for the length of its vectors.
         """
-        self._set_prefixes(model, {}, query_prefix, passage_prefix)
+        known = family_prefixes(model, {})
+        self._query_prefix = known[0] if query_prefix is None else query_prefix
+        self._passage_prefix = known[1] if passage_prefix is None else passage_prefix
         self._service, self._model = HttpService(url, f"the embedder {model!r}"), model
         self.identity = "|".join(("openai", self._service.url, model, self._query_prefix, self._passage_prefix))
         self.dimension = 0

@@ -121,9 +121,7 @@ class Ingest:
             self._changes.add("skipped", self._corpus.identity, "nothing was taken out, since nothing would be left")
             return False
         others = self._store.documents.other_parts(gone)
-        if gone:
-            self._store.drop(gone)
-        self._store.forget_parts([*lost, *others])
+        self._store.drop(gone, [*lost, *others])
         self._note_gone(gone)
         return bool(others)
 

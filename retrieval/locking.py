@@ -106,17 +106,15 @@ def explain_disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, sqlite3.OperationalError, ChromaError) as error:
-        if is_disk_full(folder, error):
-            raise IndexUnwritableError(
-                f"index {folder}: the disk is full ({error}). Free some space and run the same command again; it goes "
-                "on where it was."
-            ) from error
-        if _is_refused(folder, error):
-            raise IndexUnwritableError(
-                f"index {folder}: cannot be written ({error}). Give the right to write there and run the same command "
-                "again; it goes on where it was."
-            ) from error
-        raise
+        full = is_disk_full(folder, error)
+        if not full and not _is_refused(folder, error):
+            raise
+        what, remedy = "cannot be written", "Give the right to write there"
+        if full:
+            what, remedy = "the disk is full", "Free some space"
+        raise IndexUnwritableError(
+            f"index {folder}: {what} ({error}). {remedy} and run the same command again; it goes on where it was."
+        ) from error
 
 
 def is_disk_full(folder: Path, error: Exception) -> bool:

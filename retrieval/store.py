@@ -151,16 +151,13 @@ class PassageStore(StoredRows):
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.blank_gaps()
 
-    def drop(self, documents: Sequence[str]) -> None:
-        """Delete documents with their passages; they may come back."""
-        self.append(
-            (), np.zeros((0, self.dimension), np.float32), parts={}, changes=DocumentChanges(gone=set(documents))
-        )
-
-    def forget_parts(self, names: Sequence[str]) -> None:
-        """Forget that these parts were read."""
+    def drop(self, documents: Sequence[str], parts: Sequence[str]) -> None:
+        """Delete documents with their passages, which may come back, and forget that parts were read."""
+        if documents:
+            none = np.zeros((0, self.dimension), np.float32)
+            self.append((), none, parts={}, changes=DocumentChanges(gone=set(documents)))
         with self._db:
-            self._db.executemany("DELETE FROM parts WHERE name = ?", [(name,) for name in names])
+            self._db.executemany("DELETE FROM parts WHERE name = ?", [(part,) for part in parts])
 
     def forget_notes(self, part: str) -> None:
         """Forget what was skipped and left out in a part, which is read anew."""

@@ -129,7 +129,9 @@ def select(
     and the questions alone, so it is the same on any machine.
     """
     counts: Counter[str] = Counter()
-    shuffled = sorted(candidates, key=lambda each: _rank(each, seed))
+    shuffled = sorted(
+        candidates, key=lambda each: hashlib.sha256(f"{seed}\n{each.question}\n{each.answer}".encode()).hexdigest()
+    )
     tokens = {each.question: frozenset(analyser.tokens(each.question)) for each in shuffled}
     answers_of = defaultdict(set)
     for each in shuffled:
@@ -151,10 +153,6 @@ def select(
             taken.append(each)
             by_answer[answer].append(asked)
     return taken, counts
-
-
-def _rank(draft: Draft, seed: int) -> str:
-    return hashlib.sha256(f"{seed}\n{draft.question}\n{draft.answer}".encode()).hexdigest()
 
 
 def _similar(one: frozenset[str], other: frozenset[str]) -> bool:

@@ -11,8 +11,7 @@ from hashlib import sha256
 from medagent.errors import PolicyError
 from medagent.evaluation.grading.open_answers import contains
 from medagent.evaluation.question_making.checks import Draft, holds, words_of
-from medagent.evaluation.rubrics.judge import json_objects
-from medagent.evaluation.rubrics.judging import Asking
+from medagent.evaluation.rubrics.judging import Asking, json_objects
 from medagent.evaluation.rubrics.responder import Responder
 from medagent.retrieval.chunking import split_sentences
 from medagent.retrieval.passages import Passage

@@ -59,15 +59,17 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
         if any(cell is not None for cell in cells):
             rows.append((label, *(cell if cell is not None else "-" for cell in cells)))
 
-    add("accuracy, strict", [_share(r.summary.overall.accuracy) for r in every])
-    add("95% interval (Wilson)", [_between(r.summary.overall) for r in every])
-    add("questions (the first sample of each)", [str(r.summary.overall.n) for r in every])
+    overall = [r.summary.overall for r in every]
+    add("accuracy, strict", [_share(each.accuracy) for each in overall])
+    add("95% interval (Wilson)", [f"{100 * each.ci_low:.1f} to {100 * each.ci_high:.1f}" for each in overall])
+    add("questions (the first sample of each)", [str(each.n) for each in overall])
     add("accuracy, lenient", [_share(r.summary.lenient_accuracy) for r in every])
     add("unparsed (of these: several options)", [f"{r.summary.unparsed} ({r.summary.multiple})" for r in every])
     add("abstained (of these: refused)", [f"{r.summary.abstained} ({r.summary.refused})" for r in every])
     add("no answer", [str(r.summary.no_answer) for r in every])
     add("errors", [str(r.summary.errors) for r in every])
-    add("ended at a limit (of these: prompts that do not fit)", [_ended(r) for r in every])
+    ended = [f"{r.summary.truncated} ({r.summary.too_long})" for r in every]
+    add("ended at a limit (of these: prompts that do not fit)", ended)
     add("searches per question", [f"{r.summary.searches_per_question:.2f}" for r in every])
     add("questions with at least one search", [_share(r.summary.grounding.searched) for r in every])
     add("a gold passage retrieved", [_share(r.summary.grounding.gold_any) for r in every])
@@ -214,10 +216,6 @@ def _counted(part: Accuracy) -> str:
     return f"{short(part)}, {part.n}"
 
 
-def _between(part: Accuracy) -> str:
-    return f"{100 * part.ci_low:.1f} to {100 * part.ci_high:.1f}"
-
-
 def short(part: Accuracy) -> str:
     """The accuracy in percent with its interval."""
     return f"{part.accuracy:.1%} [{100 * part.ci_low:.1f}, {100 * part.ci_high:.1f}]"
@@ -230,10 +228,6 @@ def interval(found: Estimate, plus: str = "") -> str:
 
 def _share(value: float | None) -> str | None:
     return None if value is None else f"{value:.1%}"
-
-
-def _ended(report: ModeReport) -> str:
-    return f"{report.summary.truncated} ({report.summary.too_long})"
 
 
 def _sampled(report: ModeReport) -> str | None:

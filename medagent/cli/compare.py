@@ -14,8 +14,7 @@ from medagent.evaluation.comparison import compare_over_seeds, compare_with_firs
 from medagent.evaluation.contamination import contamination, question_texts
 from medagent.evaluation.corpora import corpus_passages
 from medagent.evaluation.grading.raw_replies import read_replies, summarize_replies, write_readings
-from medagent.evaluation.reports.across import lm_eval_results, markdown_table, write_lm_eval
-from medagent.evaluation.results_table import results_table
+from medagent.evaluation.results_table import lm_eval_results, markdown_table, results_table, write_lm_eval
 from medagent.evaluation.statistics import PairedComparison, SeedsComparison
 
 

@@ -12,8 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from medagent.cli.evaluate import shown_table
 from medagent.evaluation.reports.html import Table
-from medagent.evaluation.rubrics.judge import PROMPTS_SHA256
-from medagent.evaluation.rubrics.judging import RubricReport
+from medagent.evaluation.rubrics.judging import PROMPTS_SHA256, RubricReport
 from medagent.evaluation.statistics import Estimate
 
 NO_VERDICT = (

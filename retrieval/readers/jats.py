@@ -32,7 +32,7 @@ def article(element: Element, name: str) -> Item:
         return Skipped(name, "is a JATS article without <article-meta>")
     ids = {node.get("pub-id-type", ""): text_of(node) for node in meta.findall("article-id")}
     kinds = (("pmc", "pmc:"), ("pmcid", "pmc:"), ("pmid", "pmid:"), ("doi", "doi:"))
-    names = [f"{prefix}{_plain(ids[kind])}" for kind, prefix in kinds if ids.get(kind)]
+    names = [f"{prefix}{ids[kind].lower().removeprefix('pmc')}" for kind, prefix in kinds if ids.get(kind)]
     id_ = names[0] if names else ""
     where = f"{name}, {id_}" if id_ else name
     title = text_of(meta.find("title-group/article-title"))
@@ -88,10 +88,6 @@ def licence_of(meta: Element) -> str:
         return ""
     address = next((value for key, value in licence.attrib.items() if key.endswith("href")), "")
     return address or text_of(licence)[:200]
-
-
-def _plain(value: str) -> str:
-    return value.removeprefix("PMC") if value.startswith("PMC") else value.lower()
 
 
 def _related(meta: Element, kinds: Collection[str]) -> Iterator[str]:

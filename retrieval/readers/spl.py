@@ -60,13 +60,10 @@ def _products(element: Element) -> Iterator[str]:
         said: dict[bool, list[str]] = {True: [], False: []}
         for each in product.iter("ingredient"):
             substance = text_of(each.find("ingredientSubstance/name"))
-            amounts = (_amount(each.find(f"quantity/{part}")) for part in ("numerator", "denominator"))
+            parts = (each.find(f"quantity/{part}") for part in ("numerator", "denominator"))
+            amounts = (f"{_value(part, 'value')} {_value(part, 'unit')}".removesuffix(" 1").strip() for part in parts)
             strength = " in ".join(amount for amount in amounts if amount not in ("", "1"))
             said[each.get("classCode", "").startswith("ACT")].append(f"{substance} {strength}".strip())
         line = f"{', '.join(filter(None, (text_of(product.find('name')), form)))}: {', '.join(said[True])}"
         if said[True]:
             yield line + (f"; inactive: {', '.join(said[False])}" if said[False] else "")
-
-
-def _amount(found: Element | None) -> str:
-    return f"{_value(found, 'value')} {_value(found, 'unit')}".removesuffix(" 1").strip()

@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 
 from medagent.errors import ConfigError, InputError
-from medagent.evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, read_met
-from medagent.evaluation.rubrics.judging import JudgeSettings, RubricReport, judge_file
+from medagent.evaluation.rubrics.judging import (
+    PROMPTS_SHA256,
+    JudgeSettings,
+    RubricReport,
+    criterion_prompt,
+    judge_file,
+    read_met,
+)
 from medagent.evaluation.rubrics.responder import Responder, template_pieces
 from medagent.evaluation.rubrics.rows import Criterion, Labelled, read_rubric_rows
 from medagent.evaluation.rubrics.scores import agreement, score
