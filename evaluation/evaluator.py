@@ -98,7 +98,7 @@ class Evaluation:
             title=title,
             summary=f"{' '.join(said)} {sampled}",
             tables=tables(reports, questions),
-            curves=curves(reports),
+            charts=curves(reports),
             predictions=self.predictions,
         )
 

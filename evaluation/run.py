@@ -45,7 +45,6 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse settings that contradict each other."""
         if not self.modes or len(set(self.modes)) != len(self.modes):
             raise ConfigError(f"modes {[mode.value for mode in self.modes]}: wanted one or more, each once.")
         if self.samples < 1 or self.temperature < 0:

@@ -94,7 +94,6 @@ class FilterCondition:
                 raise RetrievalError(f"filter: {self.field} is compared with {value!r}, wanted {wanted}.")
 
     def __str__(self) -> str:
-        """As the grammar writes it."""
         return f"{self.field}{self.operator}{','.join(map(_quoted, self.values))}"
 
 
@@ -105,7 +104,6 @@ class Filter:
     conditions: tuple[FilterCondition, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what would take long to search with."""
         values = [value for condition in self.conditions for value in condition.values]
         patterns = sum("*" in value for value in values)
         found = (len(self.conditions), len(values), patterns)
@@ -149,7 +147,6 @@ class Filter:
         return Filter(tuple(found))
 
     def __and__(self, other: Filter) -> Filter:
-        """The filter of both."""
         return Filter(tuple(dict.fromkeys((*self.conditions, *other.conditions))))
 
     def __str__(self) -> str:

@@ -33,21 +33,9 @@ class Passage:
     about: Bibliography = Bibliography()
 
     @staticmethod
-    def make(
-        title: str,
-        text: str,
-        source: str = "",
-        *,
-        id: str = "",
-        section: str = "",
-        year: int | None = None,
-        licence: str = "",
-        document: str = "",
-        about: Bibliography = Bibliography(),
-    ) -> Passage:
+    def make(title: str, text: str, source: str = "", *, id: str = "", section: str = "", **more: Any) -> Passage:
         """A passage; unless one is given, its id is 16 hex digits of SHA-256 over title, section and text."""
-        id_ = id or content_digest(title, section, text)
-        return Passage(id_, title, text, source, section, year, licence, document, about)
+        return Passage(id or content_digest(title, section, text), title, text, source, section, **more)
 
     @property
     def heading(self) -> str:

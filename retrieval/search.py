@@ -41,7 +41,6 @@ class LRUCache(Generic[K, V]):
         self._lock, self._load_lock = Lock(), Lock()
 
     def __len__(self) -> int:
-        """Number of cached values."""
         return len(self._held)
 
     def get(self, keys: Sequence[K], load: Callable[[list[K]], list[V]], *, keep: bool = True) -> list[V]:
@@ -110,7 +109,6 @@ class HybridRetriever:
         self._reading.close()
 
     def __len__(self) -> int:
-        """Number of passages."""
         return self.manifest.num_passages
 
     @property
@@ -244,7 +242,6 @@ class StoredPassages(Sequence[Passage]):
         return StoredPassages(self._fetch, np.random.default_rng(seed).permutation(self._rows)[:number])
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._rows)
 
     @overload
@@ -252,7 +249,6 @@ class StoredPassages(Sequence[Passage]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Passage]: ...
     def __getitem__(self, index: int | slice) -> Passage | Sequence[Passage]:
-        """One passage, or several."""
         if isinstance(index, slice):
             return self._fetch(self._rows[index].tolist())
         return self._fetch([int(self._rows[index])])[0]

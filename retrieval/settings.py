@@ -19,7 +19,6 @@ class Chunking:
     overlap_tokens: int = 30
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
         if self.max_tokens < 0 or not 0 <= self.overlap_tokens <= max(self.max_tokens // 2, 0):
             raise RetrievalError(
                 f"chunking: max_tokens {self.max_tokens} and overlap_tokens {self.overlap_tokens} found; wanted "
@@ -49,7 +48,6 @@ class SearchSettings:
     evidence_weight: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
         if self.num_candidates < 1 or self.rrf_k < 0 or not (0 <= self.collapse <= 1 and 0 <= self.floor <= 1):
             raise RetrievalError(
                 f"search settings: {asdict(self)} found; wanted num_candidates of at least 1, rrf_k of at least 0, "

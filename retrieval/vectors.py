@@ -144,7 +144,6 @@ class ChromaVectors:
         return self._collection
 
     def __len__(self) -> int:
-        """How many vectors it holds."""
         return int(self.collection.count())
 
     def ids(self) -> set[int]:

@@ -54,7 +54,6 @@ class FileBenchmark:
     limit_seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse two sources, or none."""
         if (self.path is None) == (self.hub is None):
             raise ConfigError(
                 f"{type(self).__name__}: found path {self.path!r} and hub {self.hub!r}, wanted exactly one of them."

@@ -47,7 +47,6 @@ class BioASQBenchmark(FileBenchmark):
     most_words: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse unknown types, and a number of words below 1."""
         super().__post_init__()
         if not self.types or not set(self.types) <= set(TYPES):
             raise ConfigError(f"BioASQBenchmark.types: found {list(self.types)}, wanted some of {', '.join(TYPES)}.")

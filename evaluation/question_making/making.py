@@ -40,7 +40,6 @@ class Making:
     passages: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, before anything is read."""
         if self.top_k < 1 or self.per_answer < 1 or min(self.limit, self.passages) < 0:
             raise InputError(
                 f"questions: found --top_k {self.top_k}, --per_answer {self.per_answer}, --limit {self.limit} and "

@@ -21,50 +21,30 @@ from medagent.protocol import NOT_ADVICE
 from medagent.types import Rollout
 
 matplotlib.use("svg")
-Series = Mapping[str, Sequence[float]]
 
 
-@dataclass(frozen=True)
-class Chart:
-    """A line chart: from each label to one value per iteration."""
-
-    title: str
-    series: Series
-    percent: bool = False
-
-    def svg(self) -> Markup:
-        """The chart as inline SVG."""
-        figure, axes = _axes(self.title, "iteration", "", size=(4.6, 2.6))
-        for label, values in self.series.items():
-            axes.plot(range(1, len(values) + 1), values, label=label, linewidth=1.8)
-        if self.percent:
-            axes.set_ylim(0, 1)
-            axes.yaxis.set_major_formatter("{x:.0%}")
-        if len(self.series) > 1:
-            axes.legend(fontsize=8, frameon=False)
-        return _inline(figure)
+def chart(title: str, series: Mapping[str, Sequence[float]], *, percent: bool = False) -> Markup:
+    """A line chart as inline SVG: from each label to one value per iteration."""
+    figure, axes = _axes(title, "iteration", "", size=(4.6, 2.6))
+    for label, values in series.items():
+        axes.plot(range(1, len(values) + 1), values, label=label, linewidth=1.8)
+    if percent:
+        axes.set_ylim(0, 1)
+        axes.yaxis.set_major_formatter("{x:.0%}")
+    if len(series) > 1:
+        axes.legend(fontsize=8, frameon=False)
+    return _inline(figure)
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Points of one quantity against another, both shares. `diagonal` draws where they would be equal."""
-
-    title: str
-    x: str
-    y: str
-    points: Sequence[tuple[float, float]]
-    diagonal: bool = False
-
-    def svg(self) -> Markup:
-        """The curve as inline SVG."""
-        figure, axes = _axes(self.title, self.x, self.y, size=(3.6, 3.2))
-        if self.diagonal:
-            axes.plot([0, 1], [0, 1], color="0.7", linewidth=1, linestyle="--")
-        marker = "o" if len(self.points) < 30 else None
-        axes.plot(*zip(*self.points, strict=True), marker=marker, markersize=4, linewidth=1.8)
-        axes.set_xlim(0, 1.02)
-        axes.set_ylim(0, 1.02)
-        return _inline(figure)
+def curve(title: str, x: str, y: str, points: Sequence[tuple[float, float]], *, diagonal: bool = False) -> Markup:
+    """Points of one share against another as inline SVG. `diagonal` draws where they would be equal."""
+    figure, axes = _axes(title, x, y, size=(3.6, 3.2))
+    if diagonal:
+        axes.plot([0, 1], [0, 1], color="0.7", linewidth=1, linestyle="--")
+    axes.plot(*zip(*points, strict=True), marker="o" if len(points) < 30 else None, markersize=4, linewidth=1.8)
+    axes.set_xlim(0, 1.02)
+    axes.set_ylim(0, 1.02)
+    return _inline(figure)
 
 
 def _axes(title: str, x: str, y: str, *, size: tuple[float, float]) -> tuple[Figure, Axes]:
@@ -109,7 +89,7 @@ def write_html(
     title: str,
     summary: str,
     tables: Sequence[Table],
-    charts: Sequence[Chart],
+    charts: Sequence[Markup],
     rollouts: Mapping[str, Sequence[Rollout]],
 ) -> None:
     """Write the page, with `rollouts` turn by turn under their headings. All text is escaped."""
@@ -119,7 +99,7 @@ def write_html(
         title=title,
         summary=summary,
         tables=tables,
-        charts=[chart.svg() for chart in charts],
+        charts=charts,
         charts_title="While it learnt",
         groups={name: [(rollout, grade(rollout)) for rollout in some] for name, some in rollouts.items()},
     )
@@ -131,7 +111,7 @@ def write_evaluation_html(
     title: str,
     summary: str,
     tables: Sequence[Table],
-    curves: Sequence[Curve],
+    charts: Sequence[Markup],
     predictions: Sequence[Prediction],
     most: int = 300,
 ) -> None:
@@ -163,7 +143,7 @@ def write_evaluation_html(
         title=title,
         summary=summary,
         tables=tables,
-        charts=[curve.svg() for curve in curves],
+        charts=charts,
         charts_title="How sure it is, and how right",
         filters={name: values for name, values in filters.items() if len(values) > 1},
         shown=[(p.rollout, result, classes(p, result.verdict.value), label(p)) for p, result in graded],

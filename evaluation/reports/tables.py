@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from markupsafe import Markup
+
 from medagent.evaluation.metrics import ModeReport
 from medagent.evaluation.modes import Mode, baselines
 from medagent.evaluation.open_measures import MEASURES
-from medagent.evaluation.reports.html import Curve, Table
+from medagent.evaluation.reports.html import Table, curve
 from medagent.evaluation.search_recall import RECALLS
 from medagent.evaluation.statistics import Accuracy, Estimate
 from medagent.protocol import NOT_ADVICE
@@ -172,14 +174,14 @@ def _subjects(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
     return [*rows, ("macro average", *(interval(each) if each else "-" for each in macro))]
 
 
-def curves(reports: Mapping[Mode, ModeReport]) -> list[Curve]:
+def curves(reports: Mapping[Mode, ModeReport]) -> list[Markup]:
     """Reliability, and accuracy against coverage, for the modes whose policy gives its confidence."""
     found = []
     for mode, report in reports.items():
         if report.calibration and report.calibration.bins:
             points = [(sure, right) for sure, right, _ in report.calibration.bins]
-            found.append(Curve(f"{mode.value}: reliability", "confidence", "accuracy", points, diagonal=True))
-            found.append(Curve(f"{mode.value}: selective", "coverage", "accuracy", report.selective))
+            found.append(curve(f"{mode.value}: reliability", "confidence", "accuracy", points, diagonal=True))
+            found.append(curve(f"{mode.value}: selective", "coverage", "accuracy", report.selective))
     return found
 
 

@@ -64,7 +64,6 @@ class JudgeSettings:
     concurrency: int = 16
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for what cannot be done."""
         if self.tries < 1 or self.concurrency < 1 or self.reply_tokens < 1 or self.verdict_tokens < 1:
             raise ConfigError(f"{self}: wanted 1 or more of each.")
 

@@ -17,7 +17,7 @@ from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import Summary
 from medagent.evaluation.modes import Mode
-from medagent.evaluation.reports.html import Chart, Table, write_html
+from medagent.evaluation.reports.html import Table, chart, write_html
 from medagent.evidence.answers import checked
 from medagent.evidence.check import EvidenceCheck
 from medagent.protocol import TurnProtocol
@@ -143,7 +143,7 @@ def write_page(
     for title, wanted in CHARTS.items():
         series = {label: [row[name] for row in metrics if name in row] for label, name in wanted.items()}
         if any(series.values()):
-            charts.append(Chart(title, series, percent=title.startswith("success")))
+            charts.append(chart(title, series, percent=title.startswith("success")))
     wrong = [rollout for rollout in rollouts if not grade(rollout).correct][:3]
     right = [rollout for rollout in rollouts if grade(rollout).correct][:3]
     write_html(
