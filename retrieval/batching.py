@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from copy import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,6 +72,7 @@ class SearchBatcher:
         self.stats = stats or SearchStats()
         self._queue: deque[_Waiting] = deque()
         self._worker: asyncio.Task[None] | None = None
+        self._where, self._base = NO_FILTER, self
 
     @property
     def waiting(self) -> int:
@@ -78,8 +80,10 @@ class SearchBatcher:
         return len(self._queue)
 
     def within(self, where: Filter) -> SearchBatcher:
-        """A view of this batcher, whose searches all have that filter as well."""
-        return self if where.empty else _FilteredBatcher(self, where)
+        """A view of this batcher, whose searches all have that filter as well; it fills the same batches."""
+        view = copy(self)
+        view._where = self._where & where
+        return view
 
     async def search(
         self,
@@ -91,7 +95,7 @@ class SearchBatcher:
         asker: str = "",
     ) -> list[Hit]:
         """Hits for one query, none of them of the passages and documents named in `without`. Errors name `asker`."""
-        wanted = top_k or self._top_k
+        wanted, where = top_k or self._top_k, self._where & where
         if not without:
             return await self._search_one(query, wanted, where, asker)
         asked = wanted + SPARE_HITS * len(without)
@@ -105,8 +109,8 @@ class SearchBatcher:
     async def _search_one(self, query: str, top_k: int, where: Filter, asker: str) -> list[Hit]:
         future: asyncio.Future[list[Hit]] = asyncio.get_running_loop().create_future()
         self._queue.append(_Waiting(query, top_k, where, future, time.perf_counter(), asker))
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work())
+        if self._base._worker is None or self._base._worker.done():
+            self._base._worker = asyncio.create_task(self._base._work())
         return await future
 
     async def _work(self) -> None:
@@ -191,25 +195,6 @@ class SearchBatcher:
                 f"filter {where}: {type(retriever).__name__} takes none. Search an index, or ask for all."
             )
         return lambda: retriever.search_where(queries, top_k=top_k, where=where)
-
-
-class _FilteredBatcher(SearchBatcher):
-    """Searches through another batcher, with a filter."""
-
-    def __init__(self, batcher: SearchBatcher, where: Filter) -> None:
-        self._through, self._where, self.stats, self._queue = batcher, where, batcher.stats, batcher._queue
-
-    async def search(
-        self,
-        query: str,
-        *,
-        top_k: int | None = None,
-        where: Filter = NO_FILTER,
-        without: Collection[str] = (),
-        asker: str = "",
-    ) -> list[Hit]:
-        where = self._where & where
-        return await self._through.search(query, top_k=top_k, where=where, without=without, asker=asker)
 
 
 def passes(error: BaseException | None) -> bool:

@@ -11,9 +11,10 @@ import httpx
 from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.retriever import FilteringRetriever
 
 
-class RemoteRetriever:
+class RemoteRetriever(FilteringRetriever):
     """A `Retriever` over HTTP. It repeats no failed call: `SearchBatcher` does that for its callers."""
 
     def __init__(self, url: str, timeout_s: float = 60.0, where: str = "") -> None:
@@ -42,11 +43,9 @@ class RemoteRetriever:
             ) from error
 
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
-        """See `Retriever.search`."""
         return self.search_where(queries, top_k=top_k, where=NO_FILTER)
 
     def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
-        """Search only the passages that `where` lets through."""
         if isinstance(queries, str):
             raise TypeError(f"queries: found the text {queries[:40]!r}, wanted a list of texts. Give [query].")
         wanted = self.where & where

@@ -20,7 +20,7 @@ class Reranker(Protocol):
         """One score per passage, higher is better."""
 
 
-class CrossEncoderReranker:
+class CrossEncoderReranker(Reranker):
     """A sentence-transformers cross-encoder by hub name or folder, such as ncbi/MedCPT-Cross-Encoder."""
 
     def __init__(self, model: str, num_candidates: int = 20, device: str | None = None, batch_size: int = 32) -> None:
@@ -32,13 +32,12 @@ class CrossEncoderReranker:
         self.num_candidates, self._batch_size = num_candidates, batch_size
 
     def scores(self, query: str, passages: Sequence[Passage]) -> list[float]:
-        """See `Reranker.scores`."""
         pairs = [(query, passage.indexed_text) for passage in passages]
         found = self._model.predict(pairs, batch_size=self._batch_size, show_progress_bar=False)
         return [float(score) for score in found]
 
 
-class EndpointReranker:
+class EndpointReranker(Reranker):
     """A service with POST /rerank: TEI's, or with a `model` that of Cohere, Jina and vLLM."""
 
     def __init__(self, url: str, model: str = "", *, num_candidates: int = 20) -> None:
@@ -47,7 +46,6 @@ class EndpointReranker:
         self.num_candidates = num_candidates
 
     def scores(self, query: str, passages: Sequence[Passage]) -> list[float]:
-        """See `Reranker.scores`."""
         texts = [passage.indexed_text for passage in passages]
         return [score for start in range(0, len(texts), BATCH) for score in self._some(query, texts[start:][:BATCH])]
 

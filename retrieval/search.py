@@ -23,6 +23,7 @@ from medagent.retrieval.locking import ReadLock
 from medagent.retrieval.manifest import Manifest, embedder_of
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.rerank import Reranker
+from medagent.retrieval.retriever import FilteringRetriever
 from medagent.retrieval.settings import SearchSettings
 from medagent.retrieval.store import PassageStore
 from medagent.retrieval.vectors import exact_nearest
@@ -61,8 +62,11 @@ class LRUCache(Generic[K, V]):
         return [known[key] for key in keys]
 
 
-class HybridRetriever:
-    """Searches an index folder, with the last results cached; safe to call from threads."""
+class HybridRetriever(FilteringRetriever):
+    """Searches an index folder, with the last results cached; safe to call from threads.
+
+    Ties are broken by row, so equal calls give equal results.
+    """
 
     def __init__(
         self,
@@ -146,11 +150,9 @@ class HybridRetriever:
         return self.words.replaced(query) if self.settings.near_words else {}
 
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
-        """See `Retriever.search`. Ties are broken by row, so equal calls give equal results."""
         return self.search_where(queries, top_k=top_k, where=NO_FILTER)
 
     def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
-        """Search only the passages that `where` lets through."""
         if isinstance(queries, str):
             raise TypeError(f"queries: found the text {queries[:40]!r}, wanted a list of texts. Give [query].")
         where = self.where & where
