@@ -15,7 +15,7 @@ from medagent.evaluation.grading.open_answers import answer_tokens, first_answer
 from medagent.evaluation.modes import Mode, orders
 from medagent.evaluation.open_measures import open_measures
 from medagent.evaluation.predictions import Prediction
-from medagent.evaluation.search_recall import RecallReport, report_recall
+from medagent.evaluation.search_recall import report_recall
 from medagent.evaluation.statistics import (
     Accuracy,
     Calibration,
@@ -147,7 +147,7 @@ class ModeReport:
     rotations: Rotations | None
     calibration: Calibration | None
     selective: tuple[tuple[float, float], ...]
-    search_recall: RecallReport | None
+    search_recall: dict[str, Any] | None
     error_reasons: tuple[tuple[str, str], ...]
     omitting: Accuracy | None = None
     omitted: int = 0

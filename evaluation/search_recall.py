@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from medagent.evaluation.statistics import Estimate
 from medagent.retrieval.controls import NoRetriever
@@ -19,7 +20,7 @@ from medagent.retrieval.tools import corpus_of
 from medagent.types import Question, Rollout
 
 BATCH = 256  # questions per call of the retriever
-RECALLS: dict[str, str] = {  # fields of `RecallReport`, in the order of a report
+RECALLS: dict[str, str] = {  # in the order of a report
     "passages": "gold passages, recall at k",
     "question_passages": "gold passages, the question as query",
     "passages_gain": "gold passages, searches less question",
@@ -42,22 +43,6 @@ class SearchRecall:
     documents: float
     question_passages: float
     question_documents: float
-
-
-@dataclass(frozen=True)
-class RecallReport:
-    """Means over rollouts with gold passages. `passages_gain` is the mean of agent minus question, rollout by rollout.
-
-    `shown` is the mean number of passages.
-    """
-
-    shown: float
-    passages: Estimate
-    documents: Estimate
-    question_passages: Estimate
-    question_documents: Estimate
-    passages_gain: Estimate
-    documents_gain: Estimate
 
 
 def question_rankings(retriever: Retriever, questions: Iterable[Question], *, most: int) -> dict[str, list[Passage]]:
@@ -96,11 +81,16 @@ def _shares(gold: Sequence[str], shown: Sequence[Passage]) -> tuple[float, float
     return len(names_found(wanted, shown)) / len(wanted), len(documents & held_documents) / len(documents)
 
 
-def report_recall(recalls: Sequence[SearchRecall]) -> RecallReport | None:
-    """Means with bootstrap intervals; None of nothing."""
+def report_recall(recalls: Sequence[SearchRecall]) -> dict[str, Any] | None:
+    """The mean number of passages `shown`, and an estimate by each name of `RECALLS`; None of nothing.
+
+    The gains are means of agent minus question, rollout by rollout.
+    """
     if not recalls:
         return None
-    shares = [(each.passages, each.documents, each.question_passages, each.question_documents) for each in recalls]
-    gains = [(each.passages - each.question_passages, each.documents - each.question_documents) for each in recalls]
-    means = [Estimate.mean(values) for rows in (shares, gains) for values in zip(*rows, strict=True)]
-    return RecallReport(sum(each.shown for each in recalls) / len(recalls), *means)
+    values = {name: [getattr(each, name) for each in recalls] for name in RECALLS if not name.endswith("_gain")}
+    for name in ("passages", "documents"):
+        pairs = zip(values[name], values[f"question_{name}"], strict=True)
+        values[f"{name}_gain"] = [own - asked for own, asked in pairs]
+    shown = sum(each.shown for each in recalls) / len(recalls)
+    return {"shown": shown, **{name: Estimate.mean(found) for name, found in values.items()}}

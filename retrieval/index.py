@@ -115,9 +115,21 @@ def add_to_index(
     *,
     progress: Progress = no_progress,
     changes: Changes | None = None,
+    prune: bool = False,
 ) -> Manifest:
-    """Add sources to an index, with its own settings; after a kill the same call goes on. See `build_index`."""
-    return _update(Path(index), sources, embedder, progress, changes)
+    """Add sources to an index, with its own settings; after a kill the same call goes on. See `build_index`.
+
+    With `prune` it loses what the sources have no more.
+    """
+    folder = Path(index)
+    check_writable(folder)
+    manifest = Manifest.read(folder)
+    corpus = with_ocr(as_corpus(sources), manifest.settings.ocr, progress)
+    embedder = embedder_of(folder, manifest, embedder)
+    with writing(folder):
+        check_undamaged(folder, manifest)
+        replace(manifest, complete=False).write(folder)
+        return _fill(folder, corpus, embedder, manifest, progress, changes, changed_again=True, prune=prune)
 
 
 def sync_index(
@@ -131,7 +143,7 @@ def sync_index(
 ) -> Manifest:
     """Make an index equal to its sources: add, replace, remove. With `dry_run` only `changes` is filled."""
     if not dry_run:
-        return _update(Path(index), sources, embedder, progress, changes, prune=True)
+        return add_to_index(index, sources, embedder, progress=progress, changes=changes, prune=True)
     folder = Path(index)
     manifest = Manifest.read(folder)
     embedder = embedder_of(folder, manifest, embedder)
@@ -143,25 +155,6 @@ def sync_index(
         corpus = with_ocr(as_corpus(sources), manifest.settings.ocr, progress)
         Ingest(store, corpus, embedder, manifest.settings.chunking, changes).preview()
     return manifest
-
-
-def _update(
-    folder: Path,
-    sources: Sources,
-    embedder: Embedder | None,
-    progress: Progress,
-    changes: Changes | None,
-    *,
-    prune: bool = False,
-) -> Manifest:
-    check_writable(folder)
-    manifest = Manifest.read(folder)
-    corpus = with_ocr(as_corpus(sources), manifest.settings.ocr, progress)
-    embedder = embedder_of(folder, manifest, embedder)
-    with writing(folder):
-        check_undamaged(folder, manifest)
-        replace(manifest, complete=False).write(folder)
-        return _fill(folder, corpus, embedder, manifest, progress, changes, changed_again=True, prune=prune)
 
 
 def open_chroma(folder: Path, manifest: Manifest) -> ChromaVectors:

@@ -141,13 +141,12 @@ def open_table(reports: Mapping[Mode, ModeReport]) -> Table:
 def recall_table(reports: Mapping[Mode, ModeReport]) -> Table:
     """How much of the evidence the searches showed, beside the question as its own query with as many passages."""
     every = [report.search_recall for report in reports.values()]
-    found = {
-        label: [None if report is None else getattr(report, name) for report in every]
-        for name, label in RECALLS.items()
-    }
+    found = {label: [None if report is None else report[name] for report in every] for name, label in RECALLS.items()}
     rows = _estimated(found, signed="less")
     if rows:
-        rows.insert(0, ("passages shown per question (k)", *(f"{each.shown:.1f}" if each else "-" for each in every)))
+        rows.insert(
+            0, ("passages shown per question (k)", *(f"{each['shown']:.1f}" if each else "-" for each in every))
+        )
     return Table("Evidence shown by the searches, with 95% intervals", ("", *(mode.value for mode in reports)), rows)
 
 

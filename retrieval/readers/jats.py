@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -13,7 +12,7 @@ from medagent.retrieval.chunking import Section
 from medagent.retrieval.documents import ARTICLE_OF, PREPRINT_OF
 from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, has_header, is_retracted, named_lines, spread
 from medagent.retrieval.readers.fields import document_of_fields
-from medagent.retrieval.readers.xml_text import LANGUAGE, date_of, prepare, running_text, text_of, year_of
+from medagent.retrieval.readers.xml_text import LANGUAGE, date_of, running_text, text_of, year_of
 
 # Parts of a body that are no running text.
 _SILENT = frozenset("table-wrap graphic media ref-list supplementary-material ack subject".split())
@@ -182,41 +181,28 @@ def _is_bold(cell: Element) -> bool:
     return cell.find(".//bold") is not None or any("bold" in style.lower() for style in styles)
 
 
-@dataclass(frozen=True)
-class Book:
-    """The data that the chapters of a book share; unknown ones are empty."""
+def chapter(element: Element, name: str, book: Element, *, shelf: str = "") -> Item:
+    """The document of a <book-part>, or why there is none.
 
-    id: str = ""
-    title: str = ""
-    date: str = ""
-    licence: str = ""
-
-
-def book_of(meta: Element) -> Book:
-    """The book of a <book-meta>."""
-    prepare(meta, {})
-    title = text_of(meta.find("book-title-group/book-title"))
-    return Book(text_of(meta.find("book-id")), title, _latest(meta), licence_of(meta))
-
-
-def chapter(element: Element, name: str, book: Book, *, shelf: str = "") -> Item:
-    """The document of a <book-part>, or why there is none; `shelf` is its number on the Bookshelf, as NBK546606."""
+    `book` is the book's <book-meta>, empty where it has none. `shelf` is its number on the Bookshelf, as NBK546606.
+    """
     meta = element.find("book-part-meta")
     meta = Element("book-part-meta") if meta is None else meta
     ids = {node.get("book-part-id-type", ""): text_of(node) for node in meta.findall("book-part-id")}
     pmid, own = ids.get("pmid", ""), element.get("id", "")
     pmid = pmid if pmid.isdecimal() else ""
-    id_ = f"pmid:{pmid}" if pmid else f"{book.id}:{own}" if book.id and own else own
+    of_book = text_of(book.find("book-id"))
+    id_ = f"pmid:{pmid}" if pmid else f"{of_book}:{own}" if of_book and own else own
     found = re.search(r"NBK\d+", " ".join((shelf, *ids.values())))
     fields = _fields(element, meta, {**ids, "pmid": pmid}) | {
         "title": text_of(meta.find("title-group/title")),
-        "journal": book.title,
-        "date": _latest(meta) or book.date,
+        "journal": text_of(book.find("book-title-group/book-title")),
+        "date": _latest(meta) or _latest(book),
         "types": ["book chapter"],
         "url": f"{SHELF}{found[0]}/" if found else "",
         "name": name,
     }
-    fields["licence"] = fields["licence"] or book.licence
+    fields["licence"] = fields["licence"] or licence_of(book)
     nothing = "is a chapter without text"
     return document_of_fields(fields, [id_], _sections(element, meta), name, source=name, nothing=nothing)
 

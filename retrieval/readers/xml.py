@@ -72,7 +72,7 @@ def read_xml(file: OpenFile) -> Iterator[Item]:
     done = 0
     root: Element | None = None
     outer = ""  # its name
-    book = jats.Book()
+    book = Element("book-meta")
     try:
         for event, element in iterparse(_KnownEntities(file.stream), events=("start", "end")):
             if event == "start":
@@ -87,7 +87,8 @@ def read_xml(file: OpenFile) -> Iterator[Item]:
                 continue
             name = local(element)
             if name == "book-meta":
-                book = jats.book_of(element)
+                prepare(element, {})
+                book = element
                 continue
             if name == "DeleteCitation":
                 yield from medline.deleted(element, file.name)

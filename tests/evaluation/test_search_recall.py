@@ -83,10 +83,18 @@ def test_rankings_are_asked_in_batches_for_questions_with_gold_passages() -> Non
 def test_the_report_has_means_and_the_difference_by_question() -> None:
     report = report_recall([SearchRecall(2, 1.0, 1.0, 0.5, 0.0), SearchRecall(4, 0.5, 1.0, 0.5, 1.0)])
     assert report is not None
-    assert report.shown == 3
-    assert (report.passages.value, report.question_passages.value, report.passages_gain.value) == (0.75, 0.5, 0.25)
-    assert (report.documents.value, report.question_documents.value, report.documents_gain.value) == (1.0, 0.5, 0.5)
-    assert (report.passages_gain.ci_low, report.passages_gain.ci_high, report.passages_gain.n) == (0.0, 0.5, 2)
+    assert report["shown"] == 3
+    assert (report["passages"].value, report["question_passages"].value, report["passages_gain"].value) == (
+        0.75,
+        0.5,
+        0.25,
+    )
+    assert (report["documents"].value, report["question_documents"].value, report["documents_gain"].value) == (
+        1.0,
+        0.5,
+        0.5,
+    )
+    assert (report["passages_gain"].ci_low, report["passages_gain"].ci_high, report["passages_gain"].n) == (0.0, 0.5, 2)
     assert report_recall([]) is None
 
 
