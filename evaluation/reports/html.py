@@ -18,7 +18,6 @@ from matplotlib.figure import Figure
 from medagent.evaluation.grading.grade import Grade, grade
 from medagent.evaluation.predictions import Prediction
 from medagent.protocol import NOT_ADVICE
-from medagent.types import Rollout
 
 matplotlib.use("svg")
 
@@ -83,28 +82,6 @@ def write_json(path: Path, report: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def write_html(
-    path: Path,
-    *,
-    title: str,
-    summary: str,
-    tables: Sequence[Table],
-    charts: Sequence[Markup],
-    rollouts: Mapping[str, Sequence[Rollout]],
-) -> None:
-    """Write the page, with `rollouts` turn by turn under their headings. All text is escaped."""
-    _write_page(
-        path,
-        "report.html",
-        title=title,
-        summary=summary,
-        tables=tables,
-        charts=charts,
-        charts_title="While it learnt",
-        groups={name: [(rollout, grade(rollout)) for rollout in some] for name, some in rollouts.items()},
-    )
-
-
 def write_evaluation_html(
     path: Path,
     *,
@@ -137,7 +114,7 @@ def write_evaluation_html(
         parts += [f"sample {prediction.rollout.sample}"] if prediction.rollout.sample else []
         return f"{', '.join(parts)}: "
 
-    _write_page(
+    render_page(
         path,
         "evaluation.html",
         title=title,
@@ -164,7 +141,8 @@ def _spread(graded: list[tuple[Prediction, Grade]], most: int) -> list[tuple[Pre
     return kept
 
 
-def _write_page(path: Path, template: str, **content: object) -> None:
+def render_page(path: Path, template: str, **content: object) -> None:
+    """Write the page of a template with its content. All text is escaped."""
     environment = Environment(
         loader=PackageLoader("medagent.evaluation.reports", "templates"), autoescape=select_autoescape()
     )

@@ -17,7 +17,7 @@ from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import Summary
 from medagent.evaluation.modes import Mode
-from medagent.evaluation.reports.html import Table, chart, write_html
+from medagent.evaluation.reports.html import Table, chart, render_page
 from medagent.evidence.answers import checked
 from medagent.evidence.check import EvidenceCheck
 from medagent.protocol import TurnProtocol
@@ -146,14 +146,17 @@ def write_page(
             charts.append(chart(title, series, percent=title.startswith("success")))
     wrong = [rollout for rollout in rollouts if not grade(rollout).correct][:3]
     right = [rollout for rollout in rollouts if grade(rollout).correct][:3]
-    write_html(
+    groups = {"One question": [chosen], "Answered rightly": right, "Answered wrongly": wrong}
+    render_page(
         out / "report.html",
+        "report.html",
         title="medagent demo" if base == "starter" else f"medagent demo: {base}",
         summary=f"{base} learnt to search a medical corpus. Test questions are about conditions that no training "
         f"saw. {compared} {describe_alarms(out)}",
         tables=[Table("Before and after training", ("", *headings(columns)), table_rows(columns))],
         charts=charts,
-        rollouts={"One question": [chosen], "Answered rightly": right, "Answered wrongly": wrong},
+        charts_title="While it learnt",
+        groups={name: [(rollout, grade(rollout)) for rollout in some] for name, some in groups.items()},
     )
 
 

@@ -11,7 +11,7 @@ from medagent.evaluation.benchmarks import PubMedQABenchmark, StarterBenchmark, 
 from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.grading.option_named import normalise, read_answer
 from medagent.evaluation.metrics import summarize
-from medagent.evaluation.reports.html import Table, chart, write_html, write_json
+from medagent.evaluation.reports.html import Table, chart, render_page, write_json
 from medagent.evaluation.rollout_files import readable, write_records
 from medagent.retrieval.passages import Hit, Passage
 from medagent.training.rewards import F1, OutcomeReward, TurnRewards
@@ -190,13 +190,16 @@ def test_records_can_be_read_back(tmp_path: Path) -> None:
 
 def test_the_page_escapes_everything_and_stands_alone(tmp_path: Path) -> None:
     evil = Question("q", "<script>alert(1)</script>", ("<b>x</b>", "y"), "A")
-    write_html(
+    rollout = answered("<img src=x> (A)", evil)
+    render_page(
         tmp_path / "r.html",
+        "report.html",
         title="A & B",
         summary="<i>s</i>",
         tables=[Table("t", ("a", "b"), [("<u>", "1")])],
         charts=[chart("c", {"one": [0.1, 0.2], "two": [0.3]}, percent=True)],
-        rollouts={"g": [answered("<img src=x> (A)", evil)]},
+        charts_title="While it learnt",
+        groups={"g": [(rollout, grade(rollout))]},
     )
     page = (tmp_path / "r.html").read_text()
     for tag in ("<script", "<img", "<i>", "<u>", "<b>x"):
