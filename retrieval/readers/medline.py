@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
+from typing import Any
 from xml.etree.ElementTree import Element
 
 from medagent.retrieval.chunking import Section
@@ -126,7 +127,7 @@ def book(element: Element, name: str) -> Item:
     title_of_book = text_of(found.find("Book/BookTitle"))
     dates = (found.find(name) for name in ("ContributionDate", "DateRevised", "Book/PubDate"))
     year = next((year for date in dates if (year := year_of(date))), None)
-    fields = {"title": text_of(found.find("ArticleTitle")) or title_of_book, "year": year, "pmid": pmid}
+    fields: dict[str, Any] = {"title": text_of(found.find("ArticleTitle")) or title_of_book, "year": year, "pmid": pmid}
     fields |= {"types": ["Book chapter"], "source": _source(title_of_book or "Bookshelf")}
     return document_of_fields(fields, [f"pmid:{pmid}"], [Section("", abstract)], name, source="PubMed")
 
