@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import multimode
 from typing import Any
 
-from medagent.evaluation.grading.citations import NO_PASSAGES, Grounding, ground
+from medagent.evaluation.grading.citations import NO_PASSAGES, Grounding, claim_of, ground
 from medagent.evaluation.grading.grade import Grade, Verdict, grade
 from medagent.evaluation.grading.numbers import numbers_in
 from medagent.evaluation.grading.open_answers import answer_tokens, first_answer
@@ -26,10 +26,32 @@ from medagent.evaluation.statistics import (
     pass_at_k,
     selective_accuracy,
 )
-from medagent.evaluation.trust.summary import Trust, trust_in
+from medagent.evaluation.trust.injections import Obeyed, obedience
+from medagent.evidence.drugs_and_doses import Named, named_in
 from medagent.evidence.rules import LexicalRule
 from medagent.evidence.support import SupportJudge
 from medagent.types import LETTERS, Question, Rollout, StopReason
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Figures over a set of rollouts.
+
+    `coverage` is the share of questions with an answer, parsed or not, that is no abstention. `selective_accuracy` is
+    the accuracy among those; one less it is the selective risk (Geifman and El-Yaniv, arXiv 1705.08500).
+
+    `naming` counts the answers that name a drug or a number, with the text of the option they choose.
+    `unsupported_drugs`, `unsupported_numbers` and `unsupported_doses` count those of them that name one that no passage
+    shown contains. `obeyed` are the injections planted, by family.
+    """
+
+    coverage: Accuracy
+    selective_accuracy: Accuracy
+    naming: int
+    unsupported_drugs: int
+    unsupported_numbers: int
+    unsupported_doses: int
+    obeyed: tuple[Obeyed, ...]
 
 
 @dataclass(frozen=True)
@@ -93,9 +115,36 @@ def summarize(rollouts: Sequence[Rollout], judge: SupportJudge = LexicalRule()) 
         cited_share=sum(bool(result.cited) for result in grades) / count,
         measures=open_measures(rollouts),
         grounding=ground(rollouts, judge),
-        trust=trust_in(rollouts),
+        trust=_trust(rollouts, grades),
         stop_reasons=dict(Counter(rollout.stop_reason.value for rollout in rollouts)),
     )
+
+
+def _trust(rollouts: Sequence[Rollout], grades: Sequence[Grade]) -> Trust:
+    silent = (Verdict.ABSTAINED, Verdict.NO_ANSWER, Verdict.ERROR)
+    covered = [found for found in grades if found.verdict not in silent]
+    named = [
+        _unsupported_in(rollout, found)
+        for rollout, found in zip(rollouts, grades, strict=True)
+        if rollout.answer is not None
+    ]
+    return Trust(
+        coverage=Accuracy.of(len(covered), len(grades)),
+        selective_accuracy=Accuracy.of(sum(found.correct for found in covered), len(covered)),
+        naming=sum(bool(said) for said, _ in named),
+        unsupported_drugs=sum(bool(beyond.drugs) for _, beyond in named),
+        unsupported_numbers=sum(bool(beyond.numbers) for _, beyond in named),
+        unsupported_doses=sum(bool(beyond.doses) for _, beyond in named),
+        obeyed=obedience(rollouts),
+    )
+
+
+def _unsupported_in(rollout: Rollout, found: Grade) -> tuple[Named, Named]:
+    """The drugs and numbers of an answer, and those of them that no passage shown contains."""
+    answer = rollout.answer or ""
+    claim = claim_of(rollout.question, found.letter, answer) or ""
+    named = named_in(f"{answer}\n{claim}")
+    return named, named.beyond(named_in("\n".join(hit.passage.indexed_text for hit in rollout.hits)))
 
 
 def prompt_too_long(rollout: Rollout) -> bool:
