@@ -1,0 +1,152 @@
+"""Plays rollouts in an environment of verifiers, for `Verifiers`: `python verifiers_worker.py ENV_ID ARGUMENTS SPLIT`.
+
+It imports verifiers alone, so another Python can run it. The first line of JSON out lists the questions, or tells the
+error. A line {"job", "play", "base_url", "temperature"} in plays one, {"job"} cancels it, and each job is answered
+once. The end of the input ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.util
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from threading import Thread
+from typing import Any, NamedTuple
+
+KEY = "MEDAGENT_NO_KEY"  # a variable of the environment that is not set
+SECONDS_TO_END = 3.0
+
+
+class Loaded(NamedTuple):
+    """An environment: its rows, each with what it asks first; how one is played; and what must run meanwhile."""
+
+    rows: list[tuple[Any, str]]
+    play: Callable[[int, str, float], Awaitable[dict[str, Any]]]
+    serving: AbstractAsyncContextManager[Any]
+
+
+def classic(env: Any, split: str) -> Loaded:
+    """An `Environment` of verifiers 0.1.10 to 0.3."""
+    rows = [dict(row) for row in (env.get_eval_dataset() if split == "eval" else env.get_dataset())]
+
+    async def play(number: int, base_url: str, temperature: float) -> dict[str, Any]:
+        from verifiers.types import ClientConfig
+
+        client = ClientConfig(api_base_url=base_url, api_key_var=KEY, max_retries=0)
+        played = await env.run_rollout(rows[number], client, "policy", {"temperature": temperature})
+        if played.get("error"):
+            raise RuntimeError(played["error"])
+        return {"reward": played["reward"], "success": played["reward"] >= getattr(env, "pass_threshold", 1)}
+
+    def asked(prompt: Any) -> str:
+        said = [prompt] if isinstance(prompt, str) else [m["content"] for m in prompt if m["role"] == "user"]
+        return str(said[0]) if said else ""
+
+    return Loaded([(row, asked(row["prompt"])) for row in rows], play, nullcontext())
+
+
+def taskset(env: Any) -> Loaded:
+    """An `Env` of verifiers 0.4."""
+    tasks = list(env.taskset)
+
+    async def play(number: int, base_url: str, temperature: float) -> dict[str, Any]:
+        import verifiers.v1 as vf
+
+        client = vf.EvalClientConfig(base_url=base_url, api_key_var=KEY)
+        (slot,) = env.slots(tasks[number], 1)
+        sampling = vf.SamplingConfig(temperature=temperature)
+        episode = await env.run_slot(slot, vf.ModelContext("policy", client, sampling))
+        trained = [trace for trace in episode.traces if trace.agent.trainable]
+        if not episode.ok or len(trained) != 1:
+            errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+            raise RuntimeError(f"{len(trained)} trained agents found, wanted 1, without errors: {errors}")
+        return {"reward": trained[0].reward, "success": trained[0].reward >= 1}
+
+    return Loaded([(task.data.model_dump(mode="json"), task.data.prompt_text) for task in tasks], play, env.serving())
+
+
+def load(env_id: str, arguments: dict[str, Any], split: str) -> Loaded:
+    """The environment. `arguments` are those of its `load_environment`, or without one, settings of its `EnvConfig`."""
+    import verifiers
+
+    name = env_id.split("/")[-1].split("@")[0].replace("-", "_")
+    module = importlib.import_module(name) if importlib.util.find_spec(name) else None
+    if hasattr(module, "load_environment"):
+        make = getattr(verifiers, "load_environment", None)  # of 0.1 to 0.3, which also sets the environment's id
+        env = make(name, **arguments) if make else module.load_environment(**arguments)
+    else:
+        import verifiers.v1 as vf
+
+        seat = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}  # a chat with tools, on this machine
+        own = {"id": env_id, **arguments.get("taskset", {})}
+        env = vf.load_environment(vf.resolve_env_config({"agent": seat, **arguments, "taskset": own}))
+    return taskset(env) if hasattr(env, "run_slot") else classic(env, split)
+
+
+async def serve(env: Loaded, numbers: dict[str, int], lines: Any, say: Callable[..., None]) -> None:
+    """Play what the lines ask for until they end."""
+    tasks: dict[int, asyncio.Task[None]] = {}
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    async def play(job: int, asked: dict[str, Any]) -> None:
+        try:
+            say(job=job, **await env.play(numbers[asked["play"]], asked["base_url"], asked["temperature"]))
+        except BaseException as error:  # an environment may raise anything
+            say(job=job, error=repr(error)[:2000])
+        finally:
+            del tasks[job]
+
+    def hear(job: int, **asked: Any) -> None:
+        if asked:
+            tasks[job] = loop.create_task(play(job, asked))
+        elif job in tasks:
+            tasks[job].cancel()
+
+    def read() -> None:
+        for line in lines:
+            asked = json.loads(line)
+            loop.call_soon_threadsafe(lambda asked=asked: hear(**asked))
+        loop.call_soon_threadsafe(ended.set)
+        time.sleep(SECONDS_TO_END)
+        os.killpg(0, signal.SIGKILL)
+
+    async with env.serving:
+        Thread(target=read, daemon=True).start()
+        await ended.wait()
+        for task in (waiting := list(tasks.values())):
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def main(env_id: str, arguments: str, split: str) -> None:
+    """Load the environment, list its questions, and play them."""
+    lines, out = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)  # what the environment prints
+
+    def say(**what: Any) -> None:
+        out.write(json.dumps(what) + "\n")
+
+    sys.path[0] = ""  # the folder where the run began, not that of this file, whose names would hide packages
+    random.seed(0)  # an environment that draws its questions draws the same ones again
+    try:
+        env = load(env_id, json.loads(arguments), split)
+    except BaseException as error:
+        say(error=repr(error))
+        raise
+    digests = [hashlib.sha256(json.dumps(row, sort_keys=True, default=str).encode()).hexdigest() for row, _ in env.rows]
+    numbers = {f"{env_id}:{number}-{digest[:8]}": number for number, digest in enumerate(digests)}
+    say(questions=[[name, env.rows[number][1]] for name, number in numbers.items()])
+    asyncio.run(serve(env, numbers, lines, say))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
