@@ -7,35 +7,31 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Coroutine
 from concurrent.futures import Future
-from itertools import count
-from threading import Lock, Thread, Timer
 from contextlib import suppress
+from itertools import count
+from threading import Lock, Thread
 from typing import Any, Literal
 from weakref import finalize
 
 import psutil
+from medagent.training.environments.harness import DiedError, Harness
 
 from medagent.errors import ConfigError
 from medagent.training.environments import verifiers_worker
-from medagent.training.environments.harness import Harness
-from medagent.training.environments.recording import Recording
-from medagent.training.rewards import MOST_REWARD
 from medagent.training.rollouts.daemon import in_daemon
 from medagent.types import Question
 
-SECONDS_TO_CANCEL = 5.0
-DIED = "the environment's process has died"
-
 
 class Verifiers(Harness):
-    """Trains on an installed environment of verifiers, by its id and the arguments of its `load_environment`.
+    """An installed environment of verifiers, by its id and the arguments of its `load_environment`.
 
-    An environment without that function is a taskset of verifiers 0.4; `env_args` are then settings of its `EnvConfig`.
+    Without that function it is a taskset of verifiers 0.4, and `env_args` are settings of its `EnvConfig`.
 
     It runs in a process of `python`, by default this one. Name the Python of another virtual environment where versions
-    clash. `split` says whether its training or its evaluation questions are asked. A rollout that takes longer than
-    `timeout_s` seconds has failed. At most `max_running` run at once.
+    clash. `split` says which of its questions are asked. A rollout of more than `timeout_s` seconds has failed. At most
+    `max_running` run at once. If the process dies, it is started again, and what it played begins again once.
     """
 
     def __init__(
@@ -47,91 +43,83 @@ class Verifiers(Harness):
         timeout_s: float = 600.0,
         max_running: int = 64,
     ) -> None:
-        self.env_id, self.timeout_s, self.max_running = env_id, timeout_s, max_running
+        self.timeout_s, self.max_running = timeout_s, max_running
         self._command = [python, verifiers_worker.__file__, env_id, json.dumps(env_args or {}), split]
         self._worker: _Worker | None = None
         self._starting = Lock()
 
     def questions(self) -> list[Question]:
-        return self._started().questions
+        return self._running().questions
 
-    def _started(self) -> _Worker:
-        """The process that plays, started again if it has died."""
+    def _play(self, question: Question, base_url: str) -> Coroutine[Any, Any, float]:
+        return self._running().play(question.id, base_url)
+
+    def _running(self) -> _Worker:
         with self._starting:
             if self._worker is None or self._worker.ended:
                 self._worker = _Worker(self._command)
                 finalize(self, self._worker.end)
             return self._worker
 
-    async def run(self, recording: Recording) -> None:
-        worker = await asyncio.wrap_future(in_daemon(self._started, "verifiers"))
-        job, question = recording.job, recording.job.question
-        number, playing = worker.play(play=question.id, base_url=recording.base_url, temperature=job.temperature)
-        try:
-            found = await asyncio.wrap_future(playing)
-        except asyncio.CancelledError:
-            worker.cancel(number)
-            raise
-        if "error" in found:
-            raise RuntimeError(found["error"])
-        if not abs(found["reward"]) <= MOST_REWARD:
-            raise ValueError(f"it gave the reward {found['reward']}, wanted one up to {MOST_REWARD:g}")
-        recording.grade(found["reward"], found["success"])
-
 
 class _Worker:
     """A process of `verifiers_worker`. It ends with this one."""
 
     def __init__(self, command: list[str]) -> None:
-        own = os.environ | {"PYTHONHASHSEED": "0"}
+        pipes: Any = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+        same = os.environ | {"PYTHONHASHSEED": "0"}
         try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, env=own
-            )
+            self._process = subprocess.Popen(command, **pipes, text=True, start_new_session=True, env=same)  # noqa: S603
         except OSError as error:
-            raise ConfigError(f"Verifiers.python: found {command[0]!r}, wanted a Python: {error}.") from error
+            raise ConfigError(f"Verifiers.python: found {command[0]!r}, wanted a Python. {error}.") from error
         self.end = finalize(self, _end, self._process)
-        assert self._process.stdout
         first = json.loads(self._process.stdout.readline() or "{}")
         if not first.get("questions"):
             self.end()
+            self._process.stdout.close()
             raise ConfigError(
-                f"Verifiers.env_id {command[2]!r}: found {first.get('error') or 'no questions'}, wanted an environment "
-                f"that {command[0]} can load. Install it there, and mend env_args."
+                f"Verifiers.env_id {command[2]!r}: found {first.get('error', 'no questions')}, wanted an environment "
+                f"that {command[0]} can load. Install it there, or mend env_args."
             )
         self.questions = [Question(id, text) for id, text in first["questions"]]
         self.ended, self._numbers, self._jobs = False, count(), dict[int, Future[dict[str, Any]]]()
         Thread(target=self._listen, daemon=True).start()
 
-    def play(self, **asked: Any) -> tuple[int, Future[dict[str, Any]]]:
-        """A job's number, and its outcome to come."""
-        number, future = next(self._numbers), Future[dict[str, Any]]()
-        self._jobs[number] = future
-        self._send(job=number, **asked)
+    async def play(self, id: str, base_url: str) -> float:
+        """The reward of one rollout."""
+        number, playing = next(self._numbers), Future[dict[str, Any]]()
+        self._jobs[number] = playing
+        self._send(number, id, base_url)
         if self.ended:
-            self._settle(number, error=DIED)
-        return number, future
+            self._settle(number)
+        try:
+            found = await asyncio.shield(asyncio.wrap_future(playing))
+        except asyncio.CancelledError:
+            self._send(number)
+            _, waiting = await asyncio.wait([asyncio.wrap_future(playing)], timeout=2 * verifiers_worker.SECONDS_TO_END)
+            if waiting:
+                in_daemon(self.end, "verifiers")
+            if waiting or playing.result():
+                raise
+            found = {}  # another rollout blocked it
+        if not found:
+            raise DiedError("the environment's process has died")
+        if "error" in found:
+            raise RuntimeError(found["error"])
+        return float(found["reward"])
 
-    def cancel(self, number: int) -> None:
-        """End a job; a process that does not do so in time is killed."""
-        self._send(job=number)
-        timer = Timer(SECONDS_TO_CANCEL, lambda: number in self._jobs and self.end())
-        timer.daemon = True
-        timer.start()
-
-    def _send(self, **what: Any) -> None:
-        assert self._process.stdin
-        with suppress(OSError, ValueError):  # it has died, as `_listen` will notice
+    def _send(self, *what: int | str) -> None:
+        with suppress(OSError, ValueError):  # it has died, which `_listen` will notice
             self._process.stdin.write(json.dumps(what) + "\n")
             self._process.stdin.flush()
 
     def _listen(self) -> None:
-        assert self._process.stdout
-        for line in self._process.stdout:
-            self._settle(**json.loads(line))
+        with self._process.stdout as lines:
+            for line in lines:
+                self._settle(**json.loads(line))
         self.ended = True
         for number in list(self._jobs):
-            self._settle(number, error=DIED)
+            self._settle(number)
 
     def _settle(self, job: int, **found: Any) -> None:
         playing = self._jobs.pop(job, None)
@@ -140,11 +128,10 @@ class _Worker:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a worker, and what it has started."""
-    family = []
+    """End a worker and what it has started."""
+    family: list[psutil.Process] = []
     with suppress(psutil.NoSuchProcess):
         family = psutil.Process(process.pid).children(recursive=True)
-    assert process.stdin
     with suppress(OSError):
         process.stdin.close()
     with suppress(subprocess.TimeoutExpired):

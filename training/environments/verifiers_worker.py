@@ -1,14 +1,13 @@
 """Plays rollouts in an environment of verifiers, for `Verifiers`: `python verifiers_worker.py ENV_ID ARGUMENTS SPLIT`.
 
-It imports verifiers alone, so another Python can run it. The first line of JSON out lists the questions, or tells the
-error. A line {"job", "play", "base_url", "temperature"} in plays one, {"job"} cancels it, and each job is answered
-once. The end of the input ends the process.
+It imports verifiers alone, so another Python can run it. The first line of JSON out lists the questions, or tells an
+error. Then [JOB, QUESTION, BASE_URL] in plays a question, [JOB] cancels it, and each job is answered once. The end of
+the input ends the process.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import importlib.util
 import json
 import os
@@ -18,59 +17,58 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from threading import Thread
+from threading import Thread, Timer
 from typing import Any, NamedTuple
+from zlib import crc32
 
-KEY = "MEDAGENT_NO_KEY"  # a variable of the environment that is not set
+CLIENT = {"api_key_var": "MEDAGENT_NO_KEY"}  # a variable that is not set
 SECONDS_TO_END = 3.0
 
 
 class Loaded(NamedTuple):
-    """An environment: its rows, each with what it asks first; how one is played; and what must run meanwhile."""
+    """An environment: what its rows ask first, how one is played for its reward, and what runs meanwhile."""
 
-    rows: list[tuple[Any, str]]
-    play: Callable[[int, str, float], Awaitable[dict[str, Any]]]
+    asked: list[str]
+    play: Callable[[int, str], Awaitable[float]]
     serving: AbstractAsyncContextManager[Any]
 
 
 def classic(env: Any, split: str) -> Loaded:
     """An `Environment` of verifiers 0.1.10 to 0.3."""
+    from verifiers.types import ClientConfig
+
     rows = [dict(row) for row in (env.get_eval_dataset() if split == "eval" else env.get_dataset())]
 
-    async def play(number: int, base_url: str, temperature: float) -> dict[str, Any]:
-        from verifiers.types import ClientConfig
-
-        client = ClientConfig(api_base_url=base_url, api_key_var=KEY, max_retries=0)
-        played = await env.run_rollout(rows[number], client, "policy", {"temperature": temperature})
+    async def play(number: int, base_url: str) -> float:
+        client = ClientConfig(api_base_url=base_url, max_retries=0, **CLIENT)
+        played = await env.run_rollout(rows[number], client, "policy", {})
         if played.get("error"):
             raise RuntimeError(played["error"])
-        return {"reward": played["reward"], "success": played["reward"] >= getattr(env, "pass_threshold", 1)}
+        return float(played["reward"])
 
     def asked(prompt: Any) -> str:
         said = [prompt] if isinstance(prompt, str) else [m["content"] for m in prompt if m["role"] == "user"]
         return str(said[0]) if said else ""
 
-    return Loaded([(row, asked(row["prompt"])) for row in rows], play, nullcontext())
+    return Loaded([asked(row["prompt"]) for row in rows], play, nullcontext())
 
 
 def taskset(env: Any) -> Loaded:
     """An `Env` of verifiers 0.4."""
+    import verifiers.v1 as vf
+
     tasks = list(env.taskset)
 
-    async def play(number: int, base_url: str, temperature: float) -> dict[str, Any]:
-        import verifiers.v1 as vf
-
-        client = vf.EvalClientConfig(base_url=base_url, api_key_var=KEY)
+    async def play(number: int, base_url: str) -> float:
         (slot,) = env.slots(tasks[number], 1)
-        sampling = vf.SamplingConfig(temperature=temperature)
-        episode = await env.run_slot(slot, vf.ModelContext("policy", client, sampling))
+        episode = await env.run_slot(slot, vf.ModelContext("policy", vf.EvalClientConfig(base_url=base_url, **CLIENT)))
         trained = [trace for trace in episode.traces if trace.agent.trainable]
         if not episode.ok or len(trained) != 1:
             errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
-            raise RuntimeError(f"{len(trained)} trained agents found, wanted 1, without errors: {errors}")
-        return {"reward": trained[0].reward, "success": trained[0].reward >= 1}
+            raise RuntimeError(f"found {len(trained)} trained agents, wanted 1, without errors: {errors}")
+        return float(trained[0].reward)
 
-    return Loaded([(task.data.model_dump(mode="json"), task.data.prompt_text) for task in tasks], play, env.serving())
+    return Loaded([task.data.prompt_text for task in tasks], play, env.serving())
 
 
 def load(env_id: str, arguments: dict[str, Any], split: str) -> Loaded:
@@ -96,24 +94,34 @@ async def serve(env: Loaded, numbers: dict[str, int], lines: Any, say: Callable[
     tasks: dict[int, asyncio.Task[None]] = {}
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
-    async def play(job: int, asked: dict[str, Any]) -> None:
+    async def play(job: int, id: str, base_url: str) -> None:
         try:
-            say(job=job, **await env.play(numbers[asked["play"]], asked["base_url"], asked["temperature"]))
+            say(job=job, reward=await env.play(numbers[id], base_url))
         except BaseException as error:  # an environment may raise anything
             say(job=job, error=repr(error)[:2000])
         finally:
             del tasks[job]
 
-    def hear(job: int, **asked: Any) -> None:
+    def hear(job: int, *asked: str) -> None:
         if asked:
-            tasks[job] = loop.create_task(play(job, asked))
+            tasks[job] = loop.create_task(play(job, *asked))
         elif job in tasks:
             tasks[job].cancel()
 
+    def end_if_blocked(job: int) -> None:
+        blocking = asyncio.current_task(loop)
+        for number, task in list(tasks.items()) if job in tasks else ():
+            if task is blocking:  # the others begin again
+                say(job=number, error="it blocked its process")
+        if job in tasks:
+            os.killpg(0, signal.SIGKILL)
+
     def read() -> None:
         for line in lines:
-            asked = json.loads(line)
-            loop.call_soon_threadsafe(lambda asked=asked: hear(**asked))
+            job, *asked = json.loads(line)
+            loop.call_soon_threadsafe(hear, job, *asked)
+            if not asked:
+                Timer(SECONDS_TO_END, end_if_blocked, [job]).start()
         loop.call_soon_threadsafe(ended.set)
         time.sleep(SECONDS_TO_END)
         os.killpg(0, signal.SIGKILL)
@@ -142,9 +150,8 @@ def main(env_id: str, arguments: str, split: str) -> None:
     except BaseException as error:
         say(error=repr(error))
         raise
-    digests = [hashlib.sha256(json.dumps(row, sort_keys=True, default=str).encode()).hexdigest() for row, _ in env.rows]
-    numbers = {f"{env_id}:{number}-{digest[:8]}": number for number, digest in enumerate(digests)}
-    say(questions=[[name, env.rows[number][1]] for name, number in numbers.items()])
+    numbers = {f"{env_id}:{number}-{crc32(text.encode()):08x}": number for number, text in enumerate(env.asked)}
+    say(questions=[[id, env.asked[number]] for id, number in numbers.items()])
     asyncio.run(serve(env, numbers, lines, say))
 
 
