@@ -13,6 +13,7 @@ from contextlib import suppress
 from itertools import count
 from threading import Lock, Thread
 from typing import Any, Literal
+from uuid import uuid4
 from weakref import finalize
 
 import psutil
@@ -67,12 +68,13 @@ class _Worker:
 
     def __init__(self, command: list[str]) -> None:
         pipes: Any = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
-        same = os.environ | {"PYTHONHASHSEED": "0"}
+        mark = uuid4().hex
+        own = os.environ | {"PYTHONHASHSEED": "0", "MEDAGENT_WORKER": mark}
         try:
-            self._process = subprocess.Popen(command, **pipes, text=True, start_new_session=True, env=same)  # noqa: S603
+            self._process = subprocess.Popen(command, **pipes, text=True, start_new_session=True, env=own)  # noqa: S603
         except OSError as error:
             raise ConfigError(f"Verifiers.python: found {command[0]!r}, wanted a Python. {error}.") from error
-        self.end = finalize(self, _end, self._process)
+        self.end = finalize(self, _end, self._process, mark)
         first = json.loads(self._process.stdout.readline() or "{}")
         if not first.get("questions"):
             self.end()
@@ -118,6 +120,7 @@ class _Worker:
             for line in lines:
                 self._settle(**json.loads(line))
         self.ended = True
+        self.end()
         for number in list(self._jobs):
             self._settle(number)
 
@@ -127,16 +130,15 @@ class _Worker:
             playing.set_result(found)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """End a worker and what it has started."""
-    family: list[psutil.Process] = []
-    with suppress(psutil.NoSuchProcess):
-        family = psutil.Process(process.pid).children(recursive=True)
+def _end(process: subprocess.Popen[str], mark: str) -> None:
+    """End a worker and all that it has started, also in sessions of their own."""
+    assert process.stdin
     with suppress(OSError):
         process.stdin.close()
     with suppress(subprocess.TimeoutExpired):
         process.wait(verifiers_worker.SECONDS_TO_END + 1)
-    for each in [*family, process]:
-        with suppress(psutil.NoSuchProcess):
-            each.kill()
+    for each in psutil.process_iter():
+        with suppress(psutil.Error):
+            if each.environ().get("MEDAGENT_WORKER") == mark:
+                each.kill()
     process.wait()

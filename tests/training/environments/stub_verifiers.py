@@ -15,7 +15,8 @@ print("noise on standard output")
 
 class Environment:
     def get_dataset(self):
-        return [{"prompt": [{"role": "system", "content": "Answer."}, {"role": "user", "content": text}]} for text in TEXTS]
+        system = {"role": "system", "content": "Answer."}
+        return [{"prompt": [system, {"role": "user", "content": text}]} for text in TEXTS]
 
     def get_eval_dataset(self):
         return [{"prompt": "evaluated"}]
@@ -34,6 +35,7 @@ class Environment:
             time.sleep(60)
         if "dies" in text and not os.path.exists("died"):
             open("died", "w").close()
+            subprocess.Popen(["sleep", "61.5"], start_new_session=True)
             os.kill(os.getpid(), signal.SIGKILL)
         if "infinite" in text:
             return {"reward": float("inf")}

@@ -7,10 +7,10 @@ import time
 
 import psutil
 import pytest
-from medagent.environment import AgentSettings
 from tests.training.environments.support import CHAT
 
 from medagent.agent import Job
+from medagent.environment import AgentSettings
 from medagent.errors import ConfigError
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.tool_protocol import ToolProtocol
@@ -35,6 +35,12 @@ def play(tokenizer, tmp_path, monkeypatch):
         return agent.run_all([Job(question) for question in environment.questions()])
 
     return played
+
+
+def left_over() -> list[psutil.Process]:
+    """Programs that the stub started and that still run."""
+    running = psutil.process_iter(["cmdline", "status"])
+    return [each for each in running if each.info["cmdline"] == ["sleep", "61.5"] and each.info["status"] != "zombie"]
 
 
 def test_each_question_is_played_for_its_reward_and_recorded_as_sampled(play):
@@ -67,6 +73,7 @@ def test_a_process_that_dies_is_started_again_and_its_rollouts_begin_again(play)
     died, fine = play("dies", FINE)
     assert [died.reward, fine.reward] == [1.0, 1.0]
     assert len(died.turns) == 1  # what was sampled for the first attempt is gone
+    assert not left_over()
 
 
 def test_a_rollout_that_blocks_its_process_fails_alone_and_what_it_started_is_killed(play):
@@ -75,8 +82,7 @@ def test_a_rollout_that_blocks_its_process_fails_alone_and_what_it_started_is_ki
     assert time.monotonic() - began < 40
     assert (blocked.stop_reason, blocked.error) == (StopReason.ERROR, "it took more than 5 s")
     assert fine.reward == also_fine.reward == 1.0
-    started = [each.cmdline() for each in psutil.process_iter() if each.status() != psutil.STATUS_ZOMBIE]
-    assert ["sleep", "61.5"] not in started
+    assert not left_over()
 
 
 def test_its_evaluation_questions_are_asked_for_by_split(play):
