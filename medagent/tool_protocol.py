@@ -199,13 +199,17 @@ class ToolProtocol(TurnProtocol):
         ids, shown = self.encode_results(tokenizer, [found], first_number=first_number, max_tokens=max_tokens)
         return ids, shown[0]
 
+    def read_message(self, text: str) -> Message:
+        """A sampled turn as a message of the assistant."""
+        return read_message(text)
+
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn, in the syntax of any family.
 
         >>> ToolProtocol().parse('<tool_call>{"name": "search", "arguments": {"query": "gout"}}</tool_call>').query
         'gout'
         """
-        said = read_message(text)
+        said = self.read_message(text)
         if not said.calls:
             return ParsedTurn(said.thought, None, said.content or None)
         calls = said.calls

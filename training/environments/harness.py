@@ -31,6 +31,10 @@ from medagent.types import Question, Rollout, StopReason, Turn
 SAID = 2_000  # bytes of a failed program's output that its error tells
 
 
+class DiedError(Exception):
+    """What plays has died. Its other rollouts had no part in that, so each begins again, once."""
+
+
 class Harness(Environment):
     """Trains the model behind an agent that is not ours, on the questions of `benchmark`.
 
@@ -102,7 +106,12 @@ class HarnessAgent(Agent):
         return rollouts
 
     async def _roll_out(
-        self, job: Job, session: Session, batcher: SearchBatcher, on_turn: Callable[[Turn], None] | None = None
+        self,
+        job: Job,
+        session: Session,
+        batcher: SearchBatcher,
+        on_turn: Callable[[Turn], None] | None = None,
+        again: bool = True,
     ) -> Rollout:
         error = ""
         async with self.capture.recording(job) as recording:
@@ -116,6 +125,8 @@ class HarnessAgent(Agent):
                 if not recording.rows:
                     error = "it never asked the model. Let it use the given base URL."
             except (Exception, SystemExit) as failure:  # the agent's code may raise anything
+                if again and isinstance(failure, DiedError):
+                    return await self._roll_out(job, session, batcher, on_turn, again=False)
                 error = f"it took more than {self.harness.timeout_s:g} s" if limit.expired() else repr(failure)
         if recording.failure:
             raise recording.failure

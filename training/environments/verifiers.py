@@ -17,10 +17,10 @@ from uuid import uuid4
 from weakref import finalize
 
 import psutil
-from medagent.training.environments.harness import DiedError, Harness
 
 from medagent.errors import ConfigError
 from medagent.training.environments import verifiers_worker
+from medagent.training.environments.harness import DiedError, Harness
 from medagent.training.rollouts.daemon import in_daemon
 from medagent.types import Question
 

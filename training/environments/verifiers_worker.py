@@ -1,4 +1,4 @@
-"""Plays rollouts in an environment of verifiers, for `Verifiers`: `python verifiers_worker.py ENV_ID ARGUMENTS SPLIT`.
+"""Plays an environment of verifiers, for `Verifiers`: `python verifiers_worker.py ENV_ID ARGUMENTS SPLIT`.
 
 It imports verifiers alone, so another Python can run it. The first line of JSON out lists the questions, or tells an
 error. Then [JOB, QUESTION, BASE_URL] in plays a question, [JOB] cancels it, and each job is answered once. The end of
@@ -18,19 +18,14 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from threading import Thread, Timer
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 CLIENT = {"api_key_var": "MEDAGENT_NO_KEY"}  # a variable that is not set
 SECONDS_TO_END = 3.0
 
-
-class Loaded(NamedTuple):
-    """An environment: what its rows ask first, how one is played for its reward, and what runs meanwhile."""
-
-    asked: list[str]
-    play: Callable[[int, str], Awaitable[float]]
-    serving: AbstractAsyncContextManager[Any]
+# What each question asks first, how one is played at a base URL for its reward, and what runs meanwhile.
+Loaded = tuple[list[str], Callable[[int, str], Awaitable[float]], AbstractAsyncContextManager[Any]]
 
 
 def classic(env: Any, split: str) -> Loaded:
@@ -50,7 +45,7 @@ def classic(env: Any, split: str) -> Loaded:
         said = [prompt] if isinstance(prompt, str) else [m["content"] for m in prompt if m["role"] == "user"]
         return str(said[0]) if said else ""
 
-    return Loaded([asked(row["prompt"]) for row in rows], play, nullcontext())
+    return [asked(row["prompt"]) for row in rows], play, nullcontext()
 
 
 def taskset(env: Any) -> Loaded:
@@ -68,7 +63,7 @@ def taskset(env: Any) -> Loaded:
             raise RuntimeError(f"found {len(trained)} trained agents, wanted 1, without errors: {errors}")
         return float(trained[0].reward)
 
-    return Loaded([task.data.prompt_text for task in tasks], play, env.serving())
+    return [task.data.prompt_text for task in tasks], play, env.serving()
 
 
 def load(env_id: str, arguments: dict[str, Any], split: str) -> Loaded:
@@ -96,7 +91,7 @@ async def serve(env: Loaded, numbers: dict[str, int], lines: Any, say: Callable[
 
     async def play(job: int, id: str, base_url: str) -> None:
         try:
-            say(job=job, reward=await env.play(numbers[id], base_url))
+            say(job=job, reward=await env[1](numbers[id], base_url))
         except BaseException as error:  # an environment may raise anything
             say(job=job, error=repr(error)[:2000])
         finally:
@@ -126,7 +121,7 @@ async def serve(env: Loaded, numbers: dict[str, int], lines: Any, say: Callable[
         time.sleep(SECONDS_TO_END)
         os.killpg(0, signal.SIGKILL)
 
-    async with env.serving:
+    async with env[2]:
         Thread(target=read, daemon=True).start()
         await ended.wait()
         for task in (waiting := list(tasks.values())):
@@ -150,9 +145,9 @@ def main(env_id: str, arguments: str, split: str) -> None:
     except BaseException as error:
         say(error=repr(error))
         raise
-    numbers = {f"{env_id}:{number}-{crc32(text.encode()):08x}": number for number, text in enumerate(env.asked)}
-    say(questions=[[id, env.asked[number]] for id, number in numbers.items()])
-    asyncio.run(serve(env, numbers, lines, say))
+    ids = [f"{env_id}:{number}-{crc32(text.encode()):08x}" for number, text in enumerate(env[0])]
+    say(questions=list(zip(ids, env[0], strict=True)))
+    asyncio.run(serve(env, {id: number for number, id in enumerate(ids)}, lines, say))
 
 
 if __name__ == "__main__":

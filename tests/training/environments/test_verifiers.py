@@ -7,7 +7,6 @@ import time
 
 import psutil
 import pytest
-from tests.training.environments.support import CHAT
 
 from medagent.agent import Job
 from medagent.environment import AgentSettings
@@ -17,6 +16,7 @@ from medagent.tool_protocol import ToolProtocol
 from medagent.training.environments.verifiers import Verifiers
 from medagent.types import Limits, StopReason
 from tests.training.environments.stub_verifiers import write_stub
+from tests.training.environments.support import CHAT
 
 SETTINGS = AgentSettings(ToolProtocol(), Limits(max_turn_tokens=32))
 FINE = "Which drug for gout?"
