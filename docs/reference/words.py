@@ -136,6 +136,17 @@ CLASS_WORDS: dict[str, str] = {
     "StarterBenchmark.split": "Split of the starter world's conditions.",
     "StarterBenchmark.limit_per_kind": "Questions of each kind, one-hop and two-hop; null takes all.",
     "StarterBenchmark.skip_per_kind": "Questions of each kind that are left out, the first in their order.",
+    # Environments.
+    "Harness.timeout_s": "Seconds that a rollout may take.",
+    "Harness.max_running": "Rollouts that run at once.",
+    "Harness.benchmark": "Questions that the agent is asked.",
+    "Harness.play": "Path of a function, or a command line as a list.",
+    "Verifiers.env_id": "Name of the environment, as verifiers loads it.",
+    "Verifiers.env_args": "Arguments of its `load_environment`, or settings of its `EnvConfig`.",
+    "Verifiers.python": "Python of the virtual environment that has it; null takes this one.",
+    "Verifiers.split": "Which of its questions are asked.",
+    "Verifiers.timeout_s": "Seconds that a rollout may take.",
+    "Verifiers.max_running": "Rollouts that run at once.",
     # Retrievers.
     "UnrelatedRetriever.passages": "Passages to draw from.",
     "UnrelatedRetriever.seed": "Seed of the draws.",

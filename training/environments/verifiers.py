@@ -26,26 +26,27 @@ from medagent.types import Question
 
 
 class Verifiers(Harness):
-    """An installed environment of verifiers, by its id and the arguments of its `load_environment`.
+    """An installed environment of verifiers, such as a Medmarks task, trained on for the rewards that it gives.
 
-    Without that function it is a taskset of verifiers 0.4, and `env_args` are settings of its `EnvConfig`.
+    `env_id` is its name, and `env_args` are the arguments of its `load_environment`. Without that function it is a
+    taskset of verifiers 0.4, and they are settings of its `EnvConfig`. `split` says which of its questions are asked.
 
-    It runs in a process of `python`, by default this one. Name the Python of another virtual environment where versions
-    clash. `split` says which of its questions are asked. A rollout of more than `timeout_s` seconds has failed. At most
-    `max_running` run at once. If the process dies, it is started again, and what it played begins again once.
+    It runs in a process of `python`, by default this one: name the Python of another virtual environment where versions
+    clash. A process that dies is started again. A rollout of more than `timeout_s` seconds has failed. At most
+    `max_running` run at once.
     """
 
     def __init__(
         self,
         env_id: str,
         env_args: dict[str, Any] | None = None,
-        python: str = sys.executable,
+        python: str | None = None,
         split: Literal["train", "eval"] = "train",
         timeout_s: float = 600.0,
         max_running: int = 64,
     ) -> None:
         self.timeout_s, self.max_running = timeout_s, max_running
-        self._command = [python, verifiers_worker.__file__, env_id, json.dumps(env_args or {}), split]
+        self._command = [python or sys.executable, verifiers_worker.__file__, env_id, json.dumps(env_args or {}), split]
         self._worker: _Worker | None = None
         self._starting = Lock()
 
