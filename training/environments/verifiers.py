@@ -69,6 +69,7 @@ class _Worker:
 
     def __init__(self, command: list[str]) -> None:
         pipes: Any = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+        self._process: Any  # whose pipes are never None
         mark = uuid4().hex
         own = os.environ | {"PYTHONHASHSEED": "0", "MEDAGENT_WORKER": mark}
         try:
