@@ -36,9 +36,9 @@ from medagent.models.base_models import STARTER
 from medagent.models.text_length import check_text_length
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policies.huggingface import HFPolicy
-from medagent.retrieval.controls import NoRetriever
+from medagent.retrieval.controls import NoRetriever, corpus_of
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.tools import code_digest, corpus_of
+from medagent.tools.named import GivenTool
 from medagent.types import Limits, Question
 
 LOADED = "loaded agent"  # the name of an agent that was opened before
@@ -128,7 +128,7 @@ def evaluate(
     index: str | None = None,
     model: str = "",
     parameters: Mapping[str, Any] | None = None,
-    tools: Sequence[str] = (),
+    tools: Sequence[GivenTool] = (),
     prompting: Prompting = "tags",
     shots: int = 0,
     shots_path: str = "",
@@ -186,7 +186,7 @@ def evaluate(
     if isinstance(benchmark, Environment):
         ready = _in_environment(benchmark, ready, plan)
     searching = [mode.value for mode in plan.modes if mode in SEARCH_MODES and not isinstance(benchmark, Environment)]
-    if isinstance(corpus_of(ready.retriever), NoRetriever) and searching:
+    if isinstance(corpus_of(ready.retriever), NoRetriever) and searching and not ready.tools:
         raise InputError(
             f"mode {searching[0]}: there is no index to search. Give one with --index, or choose other --modes. "
             "The packaged one is made by: medagent index build starter --out indexes/starter"
@@ -203,7 +203,7 @@ def evaluate(
         **({"shots": shots, "shots_path": shots_path} if shots else {}),
         **({"dtype": str(ready.policy.model.dtype)} if untrained and isinstance(ready.policy, HFPolicy) else {}),
         "index": index,
-        **({"tools": {tool: code_digest(tool) for tool in tools}} if tools else {}),
+        **({"tools": {tool.name: tool.fingerprint for tool in ready.tools}} if ready.tools else {}),
         "limits": asdict(ready.limits),
         **{
             name: value for name, value in asdict(source).items() if value or name not in ("benchmark_args", "cop_from")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from medagent.agent_folder import full_name
 from medagent.models.base_models import STARTER, base_sha256, is_gguf, model_path
+from medagent.retrieval.controls import corpus_of
 from medagent.retrieval.remote import RemoteRetriever
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.tools import corpus_of
 
 LARGE = 64 * 2**20  # bytes; larger files are compared by size and time
 

@@ -26,11 +26,10 @@ from medagent.errors import InputError
 from medagent.evaluation.statistics import Accuracy
 from medagent.evaluation.trust.injections import with_injection
 from medagent.policies.chat_endpoint import RemotePolicy
-from medagent.retrieval.controls import UnrelatedRetriever
+from medagent.retrieval.controls import UnrelatedRetriever, corpus_of
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.tools import corpus_of
 from medagent.types import Question, rollout_seed
 
 _SPEAKS_OF_ALL = re.compile(

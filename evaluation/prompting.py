@@ -52,7 +52,8 @@ def with_prompting(
             raise InputError(
                 "--prompting tools: found an endpoint, wanted hf:MODEL: an endpoint is offered tools anyway."
             )
-        return replace(agent, protocol=ToolProtocol(date=agent.protocol.date))
+        offered = ToolProtocol(date=agent.protocol.date).with_tools([tool.schema for tool in agent.tools])
+        return replace(agent, protocol=offered)
     allowed = [mode for mode in ONE_TURN_MODES if way != "lines" or mode is not Mode.CLOSED_BOOK]
     if wrong := [mode.value for mode in modes if mode not in allowed]:
         raise InputError(

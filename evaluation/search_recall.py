@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from medagent.evaluation.statistics import Estimate
-from medagent.retrieval.controls import NoRetriever
+from medagent.retrieval.controls import NoRetriever, corpus_of
 from medagent.retrieval.passages import Passage, document_of, names_found, text_key
 from medagent.retrieval.retriever import Retriever
-from medagent.retrieval.tools import corpus_of
 from medagent.types import Question, Rollout
 
 BATCH = 256  # questions per call of the retriever

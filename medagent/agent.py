@@ -9,7 +9,9 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import monotonic
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -23,6 +25,8 @@ from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.retriever import Retriever
 from medagent.tool_calls import ToolCall, ToolResult
+from medagent.tools.base import CallContext, Tool, routed, run_calls
+from medagent.tools.corpus import SEARCH
 from medagent.types import Limits, Question, Rollout, StopReason, Turn, rollout_seed
 from medagent.untrusted_text import harmless, harmless_passages, harmless_question
 
@@ -72,7 +76,7 @@ class Agent:
     """A policy, a retriever, and the rules of their dialogue.
 
     `trained`: the policy learnt to follow this protocol's prompt, so controls of evaluation keep it. `made_with` is
-    for records of its answers.
+    for records of its answers. `tools` may be called beside the search.
 
     >>> rollouts = Agent(policy, retriever).run_all([Job(question)])     # doctest: +SKIP
     """
@@ -85,6 +89,7 @@ class Agent:
     search_stats: SearchStats = field(default_factory=SearchStats)
     trained: bool = True
     made_with: Mapping[str, object] = field(default_factory=dict)
+    tools: tuple[Tool, ...] = ()
 
     def run_all(
         self, jobs: Sequence[Job], *, max_open: int = 512, on_done: Callable[[Rollout], None] | None = None
@@ -240,9 +245,10 @@ class Agent:
             quoted = answer != parsed.answer
             turn = replace(turn, usage=sampled.usage, quoted=quoted, context_ids=sampled.context_ids)
             by_model = sampled.stop is TurnStop.END_OF_TEXT and self.protocol.ended_by(self.trained)
-            goes_on = bool(parsed.asked) and (by_model or sampled.stop is TurnStop.TAG)
+            calls = parsed.calls or routed(parsed.asked, self.tools)
+            goes_on = bool(calls) and (by_model or sampled.stop is TurnStop.TAG)
             if goes_on and number + 1 < limits.max_turns:
-                results = await self._results(job, parsed.asked, turns, batcher)
+                results = await self._results(job, calls, turns, batcher)
                 observation_ids, shown = self.protocol.encode_results(
                     tokenizer,
                     results,
@@ -252,8 +258,7 @@ class Agent:
                 total += len(observation_ids)
                 session.append(observation_ids)
                 hits = tuple(hit for each, count in zip(results, shown, strict=True) for hit in each.hits[:count])
-                turn = replace(turn, query=parsed.query, hits=hits, observation_ids=tuple(observation_ids))
-                turn = replace(turn, calls=parsed.asked)
+                turn = replace(turn, query=parsed.query, hits=hits, observation_ids=tuple(observation_ids), calls=calls)
             turns.append(turn)
             if on_turn:
                 on_turn(turn)
@@ -287,33 +292,26 @@ class Agent:
         self, job: Job, calls: Sequence[ToolCall], turns: Sequence[Turn], batcher: SearchBatcher
     ) -> list[ToolResult]:
         """The results of a turn's calls, which run side by side."""
-        searched = any(turn.query is not None for turn in turns)
-        return list(await asyncio.gather(*(self._result(job, call, turns, batcher, not searched) for call in calls)))
+        seen = [hit.passage for turn in turns for hit in turn.hits]
+        context = CallContext(partial(self._search, job, batcher, turns), batcher, seen, job.withheld)
+        return await run_calls(calls, (SEARCH, *self.tools), context)
 
-    async def _result(
-        self, job: Job, call: ToolCall, turns: Sequence[Turn], batcher: SearchBatcher, first: bool
-    ) -> ToolResult:
-        query = str(call.arguments.get("query") or "")
-        if call.error or call.name != "search" or not query:
-            return ToolResult(call.name, error=call.error or "wanted a call of search with a query.")
-        if job.given and job.given.only:
-            return ToolResult(call.name, turns[0].hits)
-        return ToolResult(call.name, tuple(await self._search(job, query, batcher, first=first)))
-
-    async def _search(self, job: Job, query: str, batcher: SearchBatcher, *, first: bool) -> list[Hit]:
-        """The hits of a search, without the job's withheld documents and with its planted passages."""
+    async def _search(
+        self, job: Job, batcher: SearchBatcher, turns: Sequence[Turn], query: str, **asked: Any
+    ) -> list[Hit]:
+        """The hits of `SearchBatcher.search`, without the job's withheld documents and with its planted passages."""
+        if job.given and job.given.only and turns:
+            return list(turns[0].hits)
         asker = f"question {job.question.id}, sample {job.sample}"
-        found = await batcher.search(query, without=job.withheld, asker=asker)
-        if first and job.planted:
-            return [*(Hit(passage, 0.0) for passage in job.planted), *found]
-        return found
+        found = await batcher.search(query, without=job.withheld, asker=asker, **asked)
+        return [*(Hit(passage, 0.0) for passage in job.planted if not any(turn.query for turn in turns)), *found]
 
     async def _given_hits(self, job: Job, given: GivenSearch, batcher: SearchBatcher) -> tuple[str, list[Hit]]:
         tokenizer = self.policy.tokenizer
         query = harmless(tokenizer, self.protocol.neutralise(harmless(tokenizer, given.query)))
         if given.hits is not None:
             return query, list(given.hits)
-        return query, await self._search(job, query, batcher, first=True)
+        return query, await self._search(job, batcher, (), query)
 
     async def _given_turn(self, job: Job, given: GivenSearch, batcher: SearchBatcher) -> Turn:
         tokenizer, protocol = self.policy.tokenizer, self.protocol

@@ -5,8 +5,10 @@ An agent's folder holds agent.json, its tokenizer, and a LoRA in adapter/ or the
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,14 +32,14 @@ from medagent.policies.chat_endpoint import REMOTE_LIMITS, RemotePolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import TagProtocol
 from medagent.quoting_agent import QuotingAgent
-from medagent.retrieval.controls import NoRetriever
+from medagent.retrieval.controls import NoRetriever, corpus_of
 from medagent.retrieval.embedders import embedder_from_identity
 from medagent.retrieval.opening import URL, index_folder, open_index
 from medagent.retrieval.remote import RemoteRetriever
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import SearchSettings
-from medagent.retrieval.tools import Tool, Toolbox, class_path, corpus_of, tool_named
+from medagent.tools.named import GivenTool, settings_of, tools_of
 from medagent.types import Limits
 
 UNTRAINED_LIMITS = Limits(max_turns=6, max_turn_tokens=512, max_observation_tokens=1024, max_total_tokens=8192)
@@ -86,23 +88,26 @@ def load_agent(
     *,
     retriever: Retriever | None = None,
     index: str | None = None,
-    tools: Sequence[Tool] = (),
+    tools: Sequence[GivenTool] | None = (),
     lockstep: bool = True,
     engine: Engine | None = None,
 ) -> Agent:
-    """An agent that is ready to run. `engine` is by default an `InProcessEngine`. `lockstep`: see `HFPolicy`."""
-    spec = read_spec(folder)
+    """An agent that is ready to run. `engine` is by default an `InProcessEngine`. `lockstep`: see `HFPolicy`.
+
+    `tools` must be those that it was trained with; None opens it without any.
+    """
+    spec, made = read_spec(folder), tools_of(tools or ())
+    if tools is not None and {tool.name for tool in made} != set(spec.tools):
+        raise _other_tools(folder, sorted(tool.name for tool in made), spec.tools)
     if retriever is None:
-        _check_tools(folder, {class_path(tool) for tool in tools}, set(spec.tools))
         if spec.retriever is not None:
             retriever = open_spec(spec.retriever, index, beside=folder)
         elif index is not None:
             retriever = open_index(index)
         else:
             raise ConfigError(f"agent {folder}: names no index to search. Give one with --index.")
-        retriever = Toolbox(retriever, list(tools)) if tools else retriever
     policy = (engine or InProcessEngine()).open(folder, spec, lockstep=lockstep)
-    return Agent(policy, retriever, spec.protocol, spec.limits, spec.top_k)
+    return Agent(policy, retriever, spec.protocol, spec.limits, spec.top_k, tools=made)
 
 
 def _found(index: Path, agent: Path) -> str:
@@ -120,15 +125,14 @@ def _found(index: Path, agent: Path) -> str:
     )
 
 
-def _check_tools(folder: Path, given: set[str], wanted: set[str]) -> None:
-    if given == wanted:
-        return
+def _other_tools(folder: Path, found: list[str], wanted: Mapping[str, Any]) -> ConfigError:
+    given = shlex.quote(json.dumps(settings_of(list(wanted.values()))))
     remedy = (
-        f"Give --tools '[{', '.join(sorted(wanted))}]', and run the command where their files lie."
+        f"Give --tools {given}, and run the command where their files lie."
         if wanted
         else "Leave --tools out: it was trained without tools."
     )
-    raise ConfigError(f"agent {folder}: found the tools {sorted(given)}, wanted {sorted(wanted)}. {remedy}")
+    return ConfigError(f"agent {folder}: found the tools {found}, wanted {sorted(wanted)}. {remedy}")
 
 
 def full_name(name: str) -> str:
@@ -144,7 +148,7 @@ def open_agent(
     lockstep: bool = False,
     model: str = "",
     parameters: Mapping[str, Any] = MappingProxyType({}),
-    tools: Sequence[str] = (),
+    tools: Sequence[GivenTool] | None = (),
     retriever: Retriever | None = None,
     must_search: bool = True,
     engine: Engine | None = None,
@@ -164,9 +168,9 @@ def open_agent(
                         with every request
 
     The endpoint's key is read from the environment variable MEDAGENT_API_KEY. Without `must_search` an agent may lack
-    an index, and a search is then an error. `tools` are classes, such as "my_task.Doses". A ready `retriever` replaces
-    `index` and `tools`. `engine` samples an exported agent's turns. With `lines` a model or an endpoint answers by the
-    numbers of sentences.
+    an index, and a search is then an error. `tools` are functions, or name some as settings do. None opens an exported
+    agent without those it was trained with. A ready `retriever` replaces `index`. `engine` samples an exported agent's
+    turns. With `lines` a model or an endpoint answers by the numbers of sentences.
 
     Raises:
         MedagentError: there is no such agent or model, or it lacks an index. The message names the remedy.
@@ -187,12 +191,11 @@ def open_agent(
         )
     if not (exported or engine is None or isinstance(engine, InProcessEngine)):
         raise InputError(f"agent {name}: another engine serves an exported agent. Give its folder.")
-    made = [tool_named(tool) for tool in tools]
     if exported:
-        return load_agent(Path(name), retriever=retriever, index=index, tools=made, lockstep=lockstep, engine=engine)
+        return load_agent(Path(name), retriever=retriever, index=index, tools=tools, lockstep=lockstep, engine=engine)
+    made = tools_of(tools or ())
     if retriever is None:
         retriever = NoRetriever() if index is None else open_index(index)
-        retriever = Toolbox(retriever, made) if made else retriever
     if name == NO_MODEL:
         return QuotingAgent.over(retriever)
     protocol: type[AnyModelLinesProtocol | TagProtocol] = AnyModelLinesProtocol if lines else TagProtocol
@@ -201,7 +204,7 @@ def open_agent(
             raise InputError(f"endpoint {name}: needs the name of its model. Give it with --model.")
         key = os.environ.get("MEDAGENT_API_KEY", "")
         policy = RemotePolicy(name, model, api_key=key, parameters=dict(parameters))
-        return Agent(policy, retriever, protocol(), REMOTE_LIMITS, trained=False)
+        return Agent(policy, retriever, protocol(), REMOTE_LIMITS, trained=False, tools=made)
     if name.startswith("hf:"):
         device, base_model = fastest_device(), name.removeprefix("hf:")
         refuse_unmerged(base_model)
@@ -215,5 +218,6 @@ def open_agent(
         if longest is not None:
             limits = replace(limits, max_total_tokens=min(limits.max_total_tokens, longest.tokens))
         local = HFPolicy(weights, tokenizer, lockstep=lockstep, refill=True)
-        return Agent(local, retriever, protocol(chat=bool(tokenizer.chat_template)), limits, trained=False)
-    return load_agent(Path(model_path(STARTER)), retriever=retriever, lockstep=lockstep)
+        protocol_ = protocol(chat=bool(tokenizer.chat_template))
+        return Agent(local, retriever, protocol_, limits, trained=False, tools=made)
+    return replace(load_agent(Path(model_path(STARTER)), retriever=retriever, lockstep=lockstep), tools=made)

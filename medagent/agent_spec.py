@@ -45,7 +45,7 @@ class AgentSpec:
     retriever: RetrieverSpec | None
     metrics: Mapping[str, float] = field(default_factory=dict)
     training: Mapping[str, str] = field(default_factory=dict)  # how it was made, in words for its model card
-    tools: tuple[str, ...] = ()  # classes beside the corpus, see retrieval.tools
+    tools: Mapping[str, Any] = field(default_factory=dict)  # of each by name, the setting that gave it
     quantise: str = "none"  # of the base that the adapter was trained on: "none" or "nf4"
     base_sha256: str = ""  # of the GGUF file that the base was read from; empty for any other base
 
@@ -61,6 +61,7 @@ class AgentSpec:
             "retriever": asdict(self.retriever) if self.retriever else None,
             "metrics": dict(self.metrics),
             "training": dict(self.training),
+            "tools": dict(self.tools),
         }
 
     @staticmethod
@@ -71,7 +72,7 @@ class AgentSpec:
             "protocol": protocol_from_json(row["protocol"]),
             "limits": Limits(**row["limits"]),
             "retriever": RetrieverSpec.from_json(row["retriever"]) if row["retriever"] else None,
-            "tools": tuple(row.get("tools", ())),
+            "tools": dict(row.get("tools") or {}),
         }
         return AgentSpec(**plain | read)
 

@@ -19,6 +19,7 @@ from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.judges import RULES
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.retriever import Retriever
+from medagent.tools.named import GivenTool
 from medagent.types import LETTERS, Question
 from medagent.untrusted_text import is_blank
 
@@ -122,7 +123,7 @@ def load_agent(
     index: str | Path | None = None,
     model: str = "",
     parameters: Mapping[str, Any] = MappingProxyType({}),
-    tools: Sequence[str] = (),
+    tools: Sequence[GivenTool] = (),
     retriever: Retriever | None = None,
     show: Shown = "partly",
     support: str = RULES,

@@ -4,21 +4,42 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from medagent.agent import Agent
 from medagent.errors import ConfigError
 from medagent.policy import Policy
 from medagent.protocol import TagProtocol, TurnProtocol
+from medagent.tool_protocol import ToolProtocol
+from medagent.tools import McpServer
+from medagent.tools.base import Tool
+from medagent.tools.named import tools_of
 from medagent.types import Limits, Question
 
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """The dialogue's rules; exported with the agent."""
+    """The dialogue's rules; exported with the agent.
+
+    `tools` are called beside the search: paths of typed functions such as "my_task.dose", MCP servers, or "read", which
+    shows more of a document. "search" shows the model the filters of a search too.
+    """
 
     protocol: TurnProtocol = field(default_factory=TagProtocol)
     limits: Limits = Limits()
     top_k: int = 3
+    tools: tuple[str | McpServer, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Let a protocol of tool calls offer the tools, which are made now; in tags, instructions tell of them."""
+        schemas = [tool.schema for tool in self.made_tools]
+        if schemas and isinstance(self.protocol, ToolProtocol):
+            object.__setattr__(self, "protocol", self.protocol.with_tools(schemas))
+
+    @cached_property
+    def made_tools(self) -> tuple[Tool, ...]:
+        """The tools, ready to be called. `ToolError` where one cannot be made."""
+        return tools_of(self.tools)
 
 
 class Environment(ABC):
@@ -33,11 +54,12 @@ class Environment(ABC):
 
     def check(self, settings: AgentSettings) -> None:
         """Raise ConfigError for settings that do not fit or have no effect. Called before a model is loaded."""
-        if settings.top_k != AgentSettings.top_k:
-            raise ConfigError(
-                f"agent.top_k: found {settings.top_k}, and {type(self).__name__} decides what its searches show. Leave "
-                "it out."
-            )
+        for name in ("top_k", "tools"):
+            if (found := getattr(settings, name)) != getattr(AgentSettings, name):
+                raise ConfigError(
+                    f"agent.{name}: found {found}, and {type(self).__name__} decides what its searches show. Leave it "
+                    "out."
+                )
 
     @abstractmethod
     def agent(self, policy: Policy, settings: AgentSettings) -> Agent:

@@ -38,7 +38,7 @@ class QuotingAgent(Agent):
         for query in queries:
             known = {hit.passage.id for turn in turns for hit in turn.hits}
             ready = given.hits if given else None
-            hits = await self._search(job, query, batcher, first=not turns) if ready is None else ready
+            hits = await self._search(job, batcher, turns, query) if ready is None else ready
             turns.append(Turn((), (), "", query, hits=tuple(hit for hit in hits if hit.passage.id not in known)))
         passages = [hit.passage for turn in turns for hit in turn.hits]
         quotes = best_quotes(question.text, passages)

@@ -77,6 +77,11 @@ class ToolProtocol(TurnProtocol):
             return self
         return replace(self, instructions=GIVEN) if given else replace(self, instructions=CLOSED_BOOK, functions=())
 
+    def with_tools(self, schemas: Sequence[Mapping[str, Any]]) -> Self:
+        """The protocol that offers these too, in OpenAI's form. One of a known name takes its place."""
+        named = {each["function"]["name"]: each for each in (*self.functions, *schemas)}
+        return replace(self, functions=tuple(named.values()))
+
     def neutralise(self, text: str) -> str:
         return neutralise(text)
 

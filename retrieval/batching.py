@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from copy import copy
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from chromadb.errors import ChromaError
@@ -16,8 +17,9 @@ from httpx import HTTPError
 from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.retrieval.passages import Hit, is_named
-from medagent.retrieval.retriever import FilteringRetriever, Retriever
+from medagent.retrieval.retriever import DocumentPart, FilteringRetriever, ReadingRetriever, Retriever
 
+T = TypeVar("T")
 SPARE_HITS = 8  # by which a search is deeper at first for each document that it leaves out
 MAX_DEPTH = 4_096
 
@@ -75,6 +77,11 @@ class SearchBatcher:
         self._where, self._base = NO_FILTER, self
 
     @property
+    def filters(self) -> bool:
+        """Whether the retriever takes filters."""
+        return isinstance(self._retriever, FilteringRetriever)
+
+    @property
     def waiting(self) -> int:
         """How many queries wait for the next batch."""
         return len(self._queue)
@@ -105,6 +112,14 @@ class SearchBatcher:
             if len(kept) == wanted or len(found) < asked or asked >= MAX_DEPTH:
                 return kept
             asked *= 4
+
+    async def read(self, id: str, *, first: int | None, size: int, where: Filter = NO_FILTER) -> DocumentPart | None:
+        """See `HybridRetriever.read`. Documents are not batched. Raises ValueError where there are none."""
+        corpus = self._retriever
+        if not isinstance(corpus, ReadingRetriever):
+            raise ValueError("the documents of this corpus cannot be read, only searched")
+        where = self._where & where
+        return await self._retried(lambda: corpus.read(id, first=first, size=size, where=where), "a document")
 
     async def _search_one(self, query: str, top_k: int, where: Filter, asker: str) -> list[Hit]:
         future: asyncio.Future[list[Hit]] = asyncio.get_running_loop().create_future()
@@ -157,13 +172,15 @@ class SearchBatcher:
                 cause = error.__cause__ if isinstance(error, RetrievalError) else error
                 raise self._explained(error, batch) from cause
 
+        return await self._retried(named, f"{len(batch)} queries")
+
+    async def _retried(self, call: Callable[[], T], what: str) -> T:
         for attempt in range(self._retries + 1):
             try:
-                return await asyncio.wait_for(asyncio.to_thread(named), self._timeout_s)
+                return await asyncio.wait_for(asyncio.to_thread(call), self._timeout_s)
             except TimeoutError as error:
                 failure = RetrieverUnavailableError(
-                    f"the retriever did not answer {len(batch)} queries within {self._timeout_s:.0f} s. See whether "
-                    "it is overloaded."
+                    f"the retriever did not answer {what} within {self._timeout_s:.0f} s. See whether it is overloaded."
                 )
                 failure.__cause__ = error
             except RetrieverUnavailableError as error:

@@ -6,7 +6,9 @@ import random
 from collections.abc import Sequence
 
 from medagent.retrieval.errors import NoIndexError
+from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.retriever import DocumentPart, Retriever, WordReplacing
 from medagent.retrieval.search import HybridRetriever
 
 
@@ -36,8 +38,16 @@ class UnreliableRetriever:
 
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
         """See `Retriever.search`."""
+        return self.search_where(queries, top_k=top_k, where=NO_FILTER)
+
+    def read(self, id: str, *, first: int | None, size: int, where: Filter = NO_FILTER) -> DocumentPart | None:
+        """See `HybridRetriever.read`."""
+        return self.retriever.read(id, first=first, size=size, where=where)
+
+    def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
+        """See `FilteringRetriever.search_where`. Unrelated passages need not fit the filter."""
         failing = {q for q in queries if random.Random(f"fail:{self._seed}:{q}").random() < self._share}
-        found = iter(self.retriever.search([q for q in queries if q not in failing], top_k=top_k))
+        found = iter(self.retriever.search_where([q for q in queries if q not in failing], top_k=top_k, where=where))
         return [self._unrelated.search([q], top_k=top_k)[0] if q in failing else next(found) for q in queries]
 
 
@@ -58,3 +68,14 @@ class UnrelatedRetriever:
             ]
             results.append([Hit(passage, 0.0) for passage in strangers[:top_k]])
         return results
+
+
+def corpus_of(retriever: Retriever) -> Retriever:
+    """The retriever without failures that training injects, as an agent in use has it."""
+    return corpus_of(retriever.retriever) if isinstance(retriever, UnreliableRetriever) else retriever
+
+
+def replaced_words(retriever: Retriever, query: str) -> dict[str, tuple[str, ...]]:
+    """See `WordReplacing.replaced`, of the corpus; nothing where it cannot tell, as one that is served elsewhere."""
+    corpus = corpus_of(retriever)
+    return corpus.replaced(query) if isinstance(corpus, WordReplacing) else {}

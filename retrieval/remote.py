@@ -11,7 +11,7 @@ import httpx
 from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.retrieval.passages import Hit, Passage
-from medagent.retrieval.retriever import FilteringRetriever
+from medagent.retrieval.retriever import DocumentPart, FilteringRetriever
 
 
 class RemoteRetriever(FilteringRetriever):
@@ -52,6 +52,12 @@ class RemoteRetriever(FilteringRetriever):
         body = {"queries": list(queries), "top_k": top_k}
         answer = self._post("/search", body if wanted.empty else {**body, "where": str(wanted)})
         return [[Hit(Passage.from_json(hit["passage"]), hit["score"]) for hit in hits] for hits in answer["results"]]
+
+    def read(self, id: str, *, first: int | None, size: int, where: Filter = NO_FILTER) -> DocumentPart | None:
+        """See `HybridRetriever.read`."""
+        asked = {"id": id, "first": first, "size": size, "where": str(self.where & where)}
+        part = self._post("/read", asked)["part"]
+        return part and DocumentPart(tuple(map(Passage.from_json, part["passages"])), part["first"], part["total"])
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from medagent.retrieval.filters import Filter
-from medagent.retrieval.passages import Hit
+from medagent.retrieval.passages import Hit, Passage
 
 
 class Retriever(Protocol):
@@ -22,6 +23,23 @@ class FilteringRetriever(Retriever, Protocol):
 
     def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
         """As `search`, over the passages that `where` lets through."""
+
+
+@dataclass(frozen=True)
+class DocumentPart:
+    """Passages of a document in order. The first is its `first`-th, from 1, of `total`."""
+
+    passages: tuple[Passage, ...]
+    first: int
+    total: int
+
+
+@runtime_checkable
+class ReadingRetriever(Retriever, Protocol):
+    """A retriever whose documents can be read."""
+
+    def read(self, id: str, *, first: int | None, size: int, where: Filter) -> DocumentPart | None:
+        """See `HybridRetriever.read`."""
 
 
 @runtime_checkable

@@ -23,7 +23,7 @@ from medagent.retrieval.locking import ReadLock
 from medagent.retrieval.manifest import Manifest, embedder_of
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.rerank import Reranker
-from medagent.retrieval.retriever import FilteringRetriever
+from medagent.retrieval.retriever import DocumentPart, FilteringRetriever
 from medagent.retrieval.settings import SearchSettings
 from medagent.retrieval.store import PassageStore
 from medagent.retrieval.vectors import exact_nearest
@@ -144,6 +144,24 @@ class HybridRetriever(FilteringRetriever):
         """The passage of that id, None where there is none."""
         rows = self._store.rows_of([id])
         return self.fetch([rows[id]])[0] if rows else None
+
+    def read(self, id: str, *, first: int | None, size: int, where: Filter = NO_FILTER) -> DocumentPart | None:
+        """At most `size` passages of the document that holds the passage `id`, or has this id itself.
+
+        They begin with the `first`-th. Without it, `id` is in the middle. None: no such passage is let through.
+        """
+        self._reading.check()
+        held = self.fetch(self._store.rows_of_document(id)[:1])
+        if not held:
+            return None
+        where = self.where & where
+        rows = self._store.rows_of_document(held[0].document or self._store.owners([held[0].id])[held[0].id])
+        rows = rows if where.empty else np.intersect1d(rows, self.rows_matching(where)).tolist()
+        at = self._store.rows_of([id]).get(id, rows[0] if rows else -1)
+        if at not in rows:
+            return None
+        start = max(rows.index(at) - size // 2, 0) if first is None else first - 1
+        return DocumentPart(tuple(self.fetch(rows[start : start + size])), start + 1, len(rows))
 
     def replaced(self, query: str) -> dict[str, tuple[str, ...]]:
         """Words of a query that no passage has, and the near ones that are searched instead."""

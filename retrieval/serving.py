@@ -60,6 +60,15 @@ class SearchRequest(Body):
     where: Annotated[str, Field(max_length=2000, examples=[EXAMPLE])] | Where = ""
 
 
+class ReadRequest(Body):
+    """The body of POST /read."""
+
+    id: Query
+    first: Annotated[int, Field(ge=1)] | None = None
+    size: TopK = 5
+    where: Annotated[str, Field(max_length=2000)] = ""
+
+
 class RetrieveRequest(BaseModel):
     """The body of POST /retrieve, as Search-R1's client sends it; `topk` may be absent or null there."""
 
@@ -126,6 +135,12 @@ def make_app(
             return {"result": [[contents_of(hit.passage) for hit in hits] for hits in found]}
         scored = [[{"document": contents_of(hit.passage), "score": hit.score} for hit in hits] for hits in found]
         return {"result": scored}
+
+    @app.post("/read")
+    def read(body: ReadRequest) -> dict[str, Any]:
+        """Passages of the document that holds a passage, in order; null where no such passage is let through."""
+        part = retriever.read(body.id, first=body.first, size=body.size, where=filter_of(body.where))
+        return {"part": part and {**vars(part), "passages": [each.to_json() for each in part.passages]}}
 
     @app.get("/passages/{id:path}")
     def passage(id: str) -> dict[str, Any]:

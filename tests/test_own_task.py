@@ -14,7 +14,6 @@ from medagent.agent_folder import load_agent
 from medagent.cli.main import main
 from medagent.errors import ConfigError
 from medagent.models.base_models import STARTER, model_path
-from medagent.retrieval.tools import Toolbox, tool_named
 from medagent.training.agent_data import AgentSettings
 from medagent.training.sft.dialogues import RejectionSampled
 from medagent.types import Question, Rollout, StopReason, Turn
@@ -67,7 +66,7 @@ def test_the_example_runs(here: Path, index_folder: Path, capsys: pytest.Capture
         Path(name).write_text(Path(name).read_text().replace("facts: 200, doses: 200", "facts: 4, doses: 4"))
     assert main(["sft", "--config", "sft.yaml", "--trainer.max_epochs=1"]) == 0
     assert main(["export", "runs/open-sft/agent", "--out", "runs/open-warm"]) == 0
-    assert "It calls tools whose code is not here: open_qa.Doses" in Path("runs/open-warm/README.md").read_text()
+    assert "It calls tools whose code is not here: dose." in Path("runs/open-warm/README.md").read_text()
     algorithm = str(ROOT / "configs" / "algorithms" / "st_ppo.yaml")
     small = ["--trainer.max_epochs=1", "--data.num_questions=16"]
     assert main(["train", "--config", "train.yaml", "--config", algorithm, *small]) == 0
@@ -76,19 +75,18 @@ def test_the_example_runs(here: Path, index_folder: Path, capsys: pytest.Capture
     ask = ["ask", "How much is 15 mg per kg for 64 kg?", "--agent", "runs/open/agent"]
     capsys.readouterr()
     assert main(ask) == 1
-    assert "found the tools [], wanted ['open_qa.Doses']. Give --tools '[open_qa.Doses]'" in capsys.readouterr().err
-    assert main([*ask, "--tools", "[open_qa.Doses]"]) == 0
+    assert """found the tools [], wanted ['dose']. Give --tools '["open_qa.dose"]'""" in capsys.readouterr().err
+    assert main([*ask, "--tools", "[open_qa.dose]"]) == 0
     assert "not medical advice" in capsys.readouterr().out
     measure = ["evaluate", "--benchmark", "open_qa.OpenQuestions", "--split", "test", "--agent", "runs/open/agent"]
-    assert main([*measure, "--tools", "[open_qa.Doses]", "--out", "runs/open-report", "--limit", "4"]) == 0
+    assert main([*measure, "--tools", "[open_qa.dose]", "--out", "runs/open-report", "--limit", "4"]) == 0
     assert len(Path("runs/open-report/predictions.jsonl").read_text().splitlines()) >= 4
-    agent = load_agent(Path("runs/open/agent"), tools=[tool_named("open_qa.Doses")])
-    assert isinstance(agent.retriever, Toolbox)
-    assert agent.retriever.search(["dose: 15 mg 64 kg"], top_k=2)[0][0].passage.text == "The dose is 960 mg."
+    agent = load_agent(Path("runs/open/agent"), tools=["open_qa.dose"])
+    assert [tool.name for tool in agent.tools] == ["dose"]
     with pytest.raises(ConfigError, match="Leave --tools out"):
-        load_agent(Path(model_path(STARTER)), index="runs/open-index", tools=[tool_named("open_qa.Doses")])
+        load_agent(Path(model_path(STARTER)), index="runs/open-index", tools=["open_qa.dose"])
     sampled = RejectionSampled(OneQuestion(), "runs/open/agent", samples=1)
-    settings = AgentSettings(agent.protocol, agent.limits, agent.top_k)
+    settings = AgentSettings(agent.protocol, agent.limits, agent.top_k, ("open_qa.dose",))
     sampled.make(settings, agent.retriever, Path("sampled"), agent.policy.tokenizer)
     assert (Path("sampled") / "predictions.jsonl").exists(), "its tools are the run's own"
 

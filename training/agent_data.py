@@ -21,8 +21,9 @@ from medagent.evaluation.metrics import summarize
 from medagent.evaluation.run import run_benchmark
 from medagent.interface_check import check_part
 from medagent.policy import Policy
+from medagent.retrieval.controls import corpus_of
 from medagent.retrieval.retriever import Retriever
-from medagent.retrieval.tools import without_failures
+from medagent.tools.base import check_working
 from medagent.training.engines import Engine, EngineSetup, ModuleWeights
 from medagent.training.execution import TokenLimit
 from medagent.training.memory.batch_size_tuning import Work, token_limit_of
@@ -155,11 +156,12 @@ class AgentData(LightningDataModule):
         rules = self.agent_settings
         if self.environment:
             return self.environment.agent(policy, rules)
-        return Agent(policy, retriever, rules.protocol, rules.limits, top_k=rules.top_k)
+        check_working(rules.made_tools)
+        return Agent(policy, retriever, rules.protocol, rules.limits, top_k=rules.top_k, tools=rules.made_tools)
 
     def sync_agent(self, module: AgentModule, *, version: int) -> None:
         """Make the agent with the module's weights; its retriever has no failures but those it will have in use."""
-        self._agent = self.agent_with(self.policy_of(module, version=version), without_failures(self.retriever))
+        self._agent = self.agent_with(self.policy_of(module, version=version), corpus_of(self.retriever))
 
     def answers(self, questions: Sequence[Question]) -> list[Rollout]:
         """Its greedy answers, in order."""

@@ -25,7 +25,6 @@ from medagent.interface_check import compare_by_names, explained, misfit
 from medagent.models.causal_lm import fastest_device
 from medagent.protocol import TurnProtocol
 from medagent.retrieval.retriever import Retriever
-from medagent.retrieval.tools import Tool
 from medagent.training.advantages import AdvantageEstimator
 from medagent.training.agent_data import AgentData
 from medagent.training.auto_dtype import resolve_dtype
@@ -57,7 +56,6 @@ BASES: tuple[type, ...] = (
     PolicyLoss,
     Engine,
     Environment,
-    Tool,
     TurnProtocol,
 )
 

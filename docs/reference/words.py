@@ -60,6 +60,8 @@ WORDS: dict[str, str] = {
     "data.agent.limits.max_observation_tokens": "Tokens of passages per search; what exceeds them is cut.",
     "data.agent.limits.max_total_tokens": "Tokens per rollout, asked before each turn.",
     "data.agent.top_k": "Passages per search.",
+    "data.agent.tools": "Tools beside the search, such as `[read, my_task.dose, {mcp: python -m server}]`: `read`, "
+    "paths of typed functions, and MCP servers with `allow` and `timeout_s`. `search` shows a model filters too.",
     "data.reward": "Pays a rollout and its turns.",
     "data.advantage": "How rewards become advantages.",
     "data.engine": "Samples the rollouts.",
@@ -162,8 +164,6 @@ CLASS_WORDS: dict[str, str] = {
     "HybridRetriever.cache_size": "Queries whose results are remembered; 0 remembers none.",
     "HybridRetriever.where": "A filter that holds for every search, such as `year>=2020 type=guideline`.",
     "RemoteRetriever.where": "A filter that holds for every search, such as `year>=2020 type=guideline`.",
-    "Toolbox.retriever": "Answers all other queries.",
-    "Toolbox.tools": "One tool or more, each a class without arguments and with a name of its own.",
     "HashedNgramEmbedder.dimension": "Length of a vector: the number of hash buckets.",
     "HashedNgramEmbedder.min_n": "Characters of the shortest n-gram.",
     "HashedNgramEmbedder.max_n": "Characters of the longest n-gram.",

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from medagent.answer_forms import without_citations
 from medagent.evaluation.grading.exact_match import exact_match
-from medagent.retrieval.tools import Tool
 from medagent.starter.templates import RELATIONS
 from medagent.starter.world import Split, World
 from medagent.types import Question, Rollout, StopReason
@@ -84,26 +83,25 @@ class ExactMatch:
         return rollout.graded(self._right if success else looked, success=success)
 
 
-class Doses(Tool):
-    """The tool: "dose: 15 mg 70 kg" gives "1050 mg". An example of a tool, not one to dose by."""
+def dose(asked: str) -> str:
+    """The milligrams of a dose by weight: the tool. An example of one, not one to dose by.
 
-    name = "dose"
-
-    def use(self, argument: str) -> str:
-        """Milligrams by weight."""
-        found = re.fullmatch(r"(\d{1,4}) mg (\d{1,3}) kg", argument)
-        if not found:
-            raise ValueError("wanted a dose and a weight, such as 15 mg 70 kg")
-        return f"The dose is {int(found[1]) * int(found[2])} mg."
+    Args:
+        asked: A dose per kilogram and a weight, such as 15 mg 70 kg.
+    """
+    found = re.fullmatch(r"(\d{1,4}) mg (\d{1,3}) kg", asked)
+    if not found:
+        raise ValueError("wanted a dose and a weight, such as 15 mg 70 kg")
+    return f"The dose is {int(found[1]) * int(found[2])} mg."
 
 
 def demonstrations(questions: list[Question]) -> Iterator[dict[str, object]]:
     """Dialogues as a person would write them: one search or call, and the answer with its source."""
-    passages, dose = {passage.id: passage for passage in World.load().passages()}, Doses()
+    passages = {passage.id: passage for passage in World.load().passages()}
     for question in questions:
         if question.kind == "dose":
             call = question.meta["call"]
-            shown = {"title": call, "text": dose.use(call.removeprefix("dose: "))}
+            shown = {"title": call, "text": dose(call.removeprefix("dose: "))}
         else:
             call = f"{question.meta['condition']} {RELATIONS[question.meta['relation']].key}"
             passage = passages[question.gold_passage_ids[0]]

@@ -64,7 +64,7 @@ def print_replay(id: str, records: Path, given: Mapping[str, Any]) -> None:
         )
         answer = replace(asyncio.run(answering), rewritten_question=then["answer"]["asked_as"])
         now = json.loads(json.dumps({"turns": tell.turns, "answer": answer.to_json()}))
-    causes = list(_changes(then["made_with"], made_with(served, agent.retriever)))
+    causes = list(_changes(then["made_with"], made_with(served, agent)))
     found = [*_moved(passages, _passages(now)), *_changes(before, _told(now))]
     console = Console(highlight=False, soft_wrap=True)
     for line in [f"{then['time']}: {then['question']}", *causes, *found]:

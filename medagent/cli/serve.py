@@ -35,7 +35,6 @@ from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprin
 from medagent.policies.vllm.server import VllmSettings
 from medagent.protocol import NOT_ADVICE
 from medagent.retrieval.retriever import Retriever
-from medagent.retrieval.tools import code_digest
 from medagent.serving.admission import Admission
 from medagent.serving.app import make_app
 from medagent.serving.background import share_one_arena, stamp, trim_memory, watch
@@ -43,6 +42,7 @@ from medagent.serving.middleware import BoundedConnection, read_api_key_hashes
 from medagent.serving.page import Example, Feedback, QuizItem, read_rows
 from medagent.serving.records import Records
 from medagent.serving.settings import LOOPBACK
+from medagent.tools.named import settings_of
 
 GRACE_S = 30  # seconds that running answers may take after the first Ctrl-C
 DEMO = "runs/demo/agent"
@@ -148,7 +148,7 @@ def app_of(command: ServeCommand, engine: Engine) -> FastAPI:
 
     def opened_agent(kept: Retriever | None = None) -> Agent:
         agent = agent_of(command, retriever=kept, engine=engine)
-        return replace(agent, made_with=made_with(command, agent.retriever)) if records else agent
+        return replace(agent, made_with=made_with(command, agent)) if records else agent
 
     if folder and command.poll_interval_s > 0:
         opened, spec = stamp(folder), read_spec(folder)  # before it is opened: an export meanwhile counts as new
@@ -157,7 +157,7 @@ def app_of(command: ServeCommand, engine: Engine) -> FastAPI:
             """The new agent. It keeps the open retriever unless it names another."""
             nonlocal spec, retriever
             now = read_spec(folder)
-            kept = retriever if (now.retriever, now.tools) == (spec.retriever, spec.tools) else None
+            kept = retriever if now.retriever == spec.retriever else None
             new = opened_agent(kept)
             spec, retriever = now, new.retriever
             return new
@@ -182,17 +182,18 @@ def app_of(command: ServeCommand, engine: Engine) -> FastAPI:
     )
 
 
-def made_with(command: ServeCommand, retriever: Retriever) -> dict[str, Any]:
+def made_with(command: ServeCommand, agent: Agent) -> dict[str, Any]:
     """What the service's answers depend on: settings, version, and digests of the agent, the index and files."""
     named = {name: getattr(command, name) for name in MATTERING}
     files = {f"{name}_sha256": sha256(Path(named[name]).read_bytes()).hexdigest() for name in FILES if named[name]}
     return {
         **named,
         **files,
+        "tools": settings_of([tool.given for tool in agent.tools]),
         "medagent": version("medagent"),
         "agent_sha256": agent_fingerprint(command.agent),
-        "index_sha256": index_fingerprint(retriever),
-        "tools_sha256": [code_digest(tool) for tool in command.tools or ()],
+        "index_sha256": index_fingerprint(agent.retriever),
+        "tools_sha256": [tool.fingerprint for tool in agent.tools],
     }
 
 

@@ -21,10 +21,10 @@ from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.quoting_agent import QuotingAgent
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.chunking import sentence_spans
+from medagent.retrieval.controls import replaced_words
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.retriever import Retriever
-from medagent.retrieval.tools import replaced_words
 from medagent.types import Rollout, StopReason, Turn
 
 CHOSEN = "Sentences of the corpus, word for word. The model chose them."

@@ -20,11 +20,11 @@ from medagent.evidence.synonyms import SynonymTable
 from medagent.evidence.verdict import judge
 from medagent.evidence.words import Names, asked_for, folded, question_kinds, tells
 from medagent.retrieval.batching import SearchBatcher
+from medagent.retrieval.controls import corpus_of
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.tools import corpus_of
 from medagent.types import Rollout
 
 log = logging.getLogger("medagent.evidence")

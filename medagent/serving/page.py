@@ -25,10 +25,10 @@ from medagent.evidence.reading import Asked, words_of
 from medagent.evidence.support import content_words
 from medagent.files import append_private
 from medagent.protocol import NOT_ADVICE
+from medagent.retrieval.controls import corpus_of
 from medagent.retrieval.passages import Hit
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.tools import corpus_of
 from medagent.serving.openai_form import MAX_CHARACTERS
 from medagent.types import LETTERS, Question
 

@@ -51,8 +51,8 @@ def test_an_agent_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     agent = tmp_path / "agent"
     shutil.copytree(model_path(STARTER), agent)
     spec = json.loads((agent / "agent.json").read_text())
-    (agent / "agent.json").write_text(json.dumps({**spec, "tools": ["retrieval.tools.Toolbox"]}))
-    assert read_spec(agent).tools == ("medagent.retrieval.tools.Toolbox",)
+    (agent / "agent.json").write_text(json.dumps({**spec, "tools": {"dose": "retrieval.search.HybridRetriever"}}))
+    assert read_spec(agent).tools == {"dose": "medagent.retrieval.search.HybridRetriever"}
     assert isinstance(read_spec(agent).protocol, TagProtocol)
 
 

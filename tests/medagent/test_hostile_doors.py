@@ -19,8 +19,8 @@ from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import TAGS, TagProtocol, TurnProtocol, neutralise
 from medagent.retrieval.passages import Hit, Passage
-from medagent.retrieval.tools import Tool, Toolbox
 from medagent.serving.app import make_app
+from medagent.tools.named import tools_of
 from medagent.types import Limits, Question, Rollout, StopReason
 from tests.medagent.serving.support import served
 from tests.medagent.support import CONTENTS, Braces, byte_level, chat_server, folding, sentencepiece_bpe, unigram
@@ -38,22 +38,22 @@ LIMITS = Limits(3, 200, 8_000, 60_000)
 PASSAGE = Passage("p", "gout", "It hurts.")
 
 
-class Echo(Tool):
-    """Says the hostile text."""
+def echo(text: str) -> str:
+    """Say the hostile text.
 
-    name = "echo"
+    Args:
+        text: Ignored.
+    """
+    return HOSTILE
 
-    def use(self, argument: str) -> str:
-        return HOSTILE
 
+def refuses(text: str) -> str:
+    """Give it as the reason why it cannot.
 
-class Refuses(Tool):
-    """Gives it as the reason why it cannot."""
-
-    name = "refuses"
-
-    def use(self, argument: str) -> str:
-        raise ValueError(HOSTILE)
+    Args:
+        text: Ignored.
+    """
+    raise ValueError(HOSTILE)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Door:
     question: Question = Question("q", "What?", ("a", "b"), "A")
     passage: Passage = PASSAGE
     given: GivenSearch | None = None
-    tool: Tool | None = None
+    tool: Callable[[str], str] | None = None
 
 
 DOORS = (
@@ -75,23 +75,23 @@ DOORS = (
     Door(passage=Passage("p", "t", "t", section=HOSTILE)),
     Door(given=GivenSearch(HOSTILE)),
     Door(given=GivenSearch("gout", (Hit(Passage("p", HOSTILE, HOSTILE), 1.0),))),
-    Door(tool=Echo()),
-    Door(tool=Refuses()),
+    Door(tool=echo),
+    Door(tool=refuses),
 )
 
 
 def saying(door: Door, protocol: TurnProtocol, tokenizer: PreTrainedTokenizerBase) -> ScriptedPolicy:
     """A policy that searches, unless a search is given, and answers."""
-    query = f"{door.tool.name}: 1" if door.tool else "gout"
+    query = f"{door.tool.__name__}: 1" if door.tool else "gout"
     turns = [f"{protocol.search.start}{query}{protocol.search.end}", f"{protocol.answer.start}(A){protocol.answer.end}"]
     return ScriptedPolicy(tokenizer, lambda read, turn: turns[turn + (door.given is not None)])
 
 
 def rolled_out(door: Door, agent: Agent) -> Rollout:
-    agent.retriever = Toolbox(Finds(door.passage), [door.tool]) if door.tool else Finds(door.passage)
+    agent.retriever, agent.tools = Finds(door.passage), tools_of([door.tool] if door.tool else [])
     (rollout,) = agent.run_all([Job(door.question, given=door.given)])
     assert rollout.answer, rollout.stop_reason
-    assert rollout.hits
+    assert rollout.hits or door.tool is refuses
     return rollout
 
 

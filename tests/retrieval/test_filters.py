@@ -12,15 +12,17 @@ import pytest
 from medagent.cli.main import main
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.bibliography import Bibliography
-from medagent.retrieval.controls import NoRetriever
+from medagent.retrieval.controls import UnreliableRetriever
 from medagent.retrieval.embedders import HashedNgramEmbedder
-from medagent.retrieval.errors import IndexMismatchError, RetrievalError, ToolError
+from medagent.retrieval.errors import IndexMismatchError, RetrievalError
 from medagent.retrieval.filters import Filter, FilterCondition, date_fits
 from medagent.retrieval.index import build_index
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.remote import RemoteRetriever
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.tools import Tool, Toolbox
+from medagent.tool_calls import ToolCall, ToolResult
+from medagent.tools.base import CallContext, run_calls
+from medagent.tools.corpus import SEARCH
 from tests.retrieval.server import Serving
 
 ROWS = {
@@ -50,7 +52,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def ids(retriever: HybridRetriever | RemoteRetriever | Toolbox, where: str) -> set[str]:
+def ids(retriever: HybridRetriever | RemoteRetriever, where: str) -> set[str]:
     return {hit.passage.id for hit in retriever.search_where(["gout"], top_k=9, where=Filter.parse(where))[0]}
 
 
@@ -159,18 +161,17 @@ def test_over_http_it_is_the_same(index: Path) -> None:
         served.stop()
 
 
-def test_tools_answer_beside_a_filter(index: Path) -> None:
-    class Echo(Tool):
-        name = "echo"
+def test_a_search_that_a_model_calls_takes_a_filter(index: Path) -> None:
+    def found(retriever: HybridRetriever | UnreliableRetriever, **more: object) -> ToolResult:
+        batcher = SearchBatcher(retriever, top_k=9)
+        call = ToolCall("search", {"query": "gout", **more})
+        return asyncio.run(run_calls([call], [SEARCH], CallContext(batcher.search, batcher)))[0]
 
-        def use(self, argument: str) -> str:
-            return argument
-
-    box = Toolbox(HybridRetriever(str(index)), [Echo()])
-    found = box.search_where(["gout", "echo: gout"], top_k=9, where=Filter.parse("type=trial"))
-    assert [[hit.passage.source for hit in hits] for hits in found] == [["PubMed?"], ["tool echo"]]
-    with pytest.raises(ToolError, match="takes none"):
-        Toolbox(NoRetriever(), [Echo()]).search_where(["gout"], top_k=9, where=Filter.parse("type=trial"))
+    local = HybridRetriever(str(index))
+    for retriever in (local, UnreliableRetriever(local, share=0.0)):
+        assert [hit.passage.id for hit in found(retriever, where="type=trial").hits] == ["trial"]
+        assert len(found(retriever, top_k=2).hits) == 2
+    assert "wanted one of source, year" in found(local, where="colour=red").error
 
 
 def test_searches_within_a_filter_have_both(index: Path) -> None:

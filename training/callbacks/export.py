@@ -13,7 +13,6 @@ from lightning import Callback, LightningModule, Trainer
 from medagent.agent_folder import retriever_spec, save_agent
 from medagent.agent_spec import AgentSpec, read_spec
 from medagent.models.base_models import stored_name
-from medagent.retrieval.tools import Toolbox
 from medagent.training.agent_data import AgentData
 from medagent.training.module import AgentModule
 
@@ -82,7 +81,7 @@ class AgentExport(Callback):
             retriever=retriever_spec(data.retriever),
             metrics={name: float(value) for name, value in trainer.callback_metrics.items()},
             training=how_made(trainer, iterations),
-            tools=data.retriever.class_paths if isinstance(data.retriever, Toolbox) else (),
+            tools={tool.name: tool.given for tool in settings.made_tools},
             quantise=pl_module.execution.quantise,
             base_sha256=pl_module.base_sha256,
         )

@@ -127,11 +127,12 @@ class RejectionSampled(Demonstrations):
     def make(
         self, settings: AgentSettings, retriever: Retriever, folder: Path, tokenizer: PreTrainedTokenizerBase
     ) -> None:
-        asked = open_agent(self._name, index=None, lockstep=True, model=self._model, retriever=retriever)
+        asked = open_agent(self._name, index=None, lockstep=True, model=self._model, tools=None, retriever=retriever)
         limits, remote = settings.limits, self._name.startswith(URL)
         if remote:  # its limits count bytes, so its own stay; only the number of turns is this run's
             limits = replace(asked.limits, max_turns=settings.limits.max_turns)
-        agent = Agent(asked.policy, retriever, settings.protocol, limits, settings.top_k)
+        tools = settings.made_tools
+        agent = Agent(asked.policy, retriever, settings.protocol, limits, settings.top_k, tools=tools)
         total = len(self._questions) * self._plan.samples * len(self._plan.modes)
         with sampling_bar("sampling demonstrations", total) as show:
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from medagent.errors import ConfigError
 from medagent.evidence import Shown
 from medagent.serving.settings import LOOPBACK, AdmissionLimits, AuthSettings, EngineName, PageSettings
+from medagent.tools import McpServer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,8 @@ class AgentOptions:
         prompting: "tags": by the agent's protocol; an untrained model answers in its own words. "lines": an untrained
             model or an endpoint names numbered sentences of the corpus, and the program prints these.
         index: Index to search instead of the agent's own.
-        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
+        tools: Tools beside the search, as --tools '[read, my_task.dose, {mcp: python -m server}]'. An agent needs those
+            that it was trained with.
         evidence: The answers that are shown: those that a passage states, also partly stated ones, or all.
         support: Judges whether passages state an answer, as in evaluate: rules, nli:MODEL, judge:hf:MODEL, or
             judge:http://HOST/v1#MODEL.
@@ -34,7 +36,7 @@ class AgentOptions:
     model: str = ""
     prompting: Literal["tags", "lines"] = "tags"
     index: str | None = None
-    tools: list[str] | None = None
+    tools: list[str | McpServer] | None = None
     evidence: Shown = "partly"
     support: str = "rules"
     emergencies: str | None = None

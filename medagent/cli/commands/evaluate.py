@@ -8,6 +8,7 @@ from typing import Any
 
 from medagent.cli.commands.ask import AgentOptions
 from medagent.evaluation.names import CopFrom, ModeName, Prompting
+from medagent.tools import McpServer
 
 
 def evaluate(
@@ -34,7 +35,7 @@ def evaluate(
     shots_path: str = "",
     support: str = "rules",
     price: dict[str, float] | None = None,
-    tools: list[str] | None = None,
+    tools: list[str | McpServer] | None = None,
     limits: dict[str, int] | None = None,
     concurrency: int = 64,
     max_errors: int = 5,
@@ -84,7 +85,8 @@ def evaluate(
             file), or judge:http://HOST/v1#MODEL (an endpoint that gives log-probs).
         price: An endpoint's price per million tokens, as --price '{"input": 0.5, "output": 1.5}'.
         parameters: What an endpoint is sent with every request, as --parameters '{"reasoning_effort": "low"}'.
-        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
+        tools: Tools beside the search, as --tools '[read, my_task.dose, {mcp: python -m server}]'. An agent needs those
+            that it was trained with.
         limits: Limits instead of the agent's own, e.g. --limits '{"max_total_tokens": 4096}'. The others are
             max_turns, max_turn_tokens and max_observation_tokens.
         concurrency: Questions asked at once.
