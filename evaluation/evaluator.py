@@ -159,8 +159,8 @@ def evaluate(
         raise InputError(f"price: found {dict(price)}, wanted input and output, each 0 or more per million tokens.")
     source, plan = source_named(benchmark), Plan(modes_named(modes), samples, rotations, temperature, seed)
     judge = support_judge(support)
-    benchmark = source.open()
-    questions, passages, notes = source.questions(benchmark)
+    asked = source.open()
+    questions, passages, notes = source.questions(asked)
     if rotations and (in_place := sum(orders(question) < len(question.options) for question in questions)):
         notes["questions with options that speak of others, which stay in place when rotated"] = in_place
     if isinstance(agent, LoadedAgent | Agent):
@@ -183,9 +183,9 @@ def evaluate(
                 f"requests_per_minute {requests_per_minute:g}: wanted a number above 0, for an endpoint. Leave it out."
             )
         ready = replace(ready, policy=replace(ready.policy, requests_per_minute=requests_per_minute))
-    if isinstance(benchmark, Environment):
-        ready = _in_environment(benchmark, ready, plan)
-    searching = [mode.value for mode in plan.modes if mode in SEARCH_MODES and not isinstance(benchmark, Environment)]
+    if isinstance(asked, Environment):
+        ready = _in_environment(asked, ready, plan)
+    searching = [mode.value for mode in plan.modes if mode in SEARCH_MODES and not isinstance(asked, Environment)]
     if isinstance(corpus_of(ready.retriever), NoRetriever) and searching and not ready.tools:
         raise InputError(
             f"mode {searching[0]}: there is no index to search. Give one with --index, or choose other --modes. "

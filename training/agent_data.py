@@ -45,9 +45,10 @@ def rows_of_micro_batch(rollouts: int, *, parts: int, together: int) -> int:
     return -(-(rollouts // together) // parts) * together
 
 
-def questions_in(setting: str, benchmark: Benchmark) -> list[Question]:
+def questions_in(setting: str, benchmark: Benchmark | None) -> list[Question]:
     """A benchmark's questions; ConfigError where `setting` names none."""
     check_part(setting, benchmark, Benchmark)
+    assert benchmark is not None
     questions = benchmark.questions()
     if not isinstance(questions, list) or not all(isinstance(each, Question) for each in questions):
         raise ConfigError(

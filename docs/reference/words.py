@@ -228,6 +228,15 @@ CLASS_WORDS: dict[str, str] = {
     "GAE.level": "Whether the critic is read, and advantages are made, per token or per turn.",
     "GAE.whiten": "Whether the batch's advantages get zero mean and unit variance.",
     "GroupNormalised.divide": "Whether to divide by the group's standard deviation.",
+    # Environments.
+    "OpenEnv.url": "Address of the server.",
+    "OpenEnv.split": "Split of the server's tasks that is asked.",
+    "OpenEnv.num_questions": "Seeds that a server without tasks is reset with; 0 asks its tasks.",
+    "OpenEnv.instructions": "Message of the system, before the first observation.",
+    "OpenEnv.answer_tool": "Tool that a turn without a call goes to.",
+    "OpenEnv.max_running": "Rollouts at once.",
+    "OpenEnv.timeout_s": "Seconds after which a request has failed.",
+    "OpenEnv.success_reward": "What a rollout must earn in all to count as a success.",
     # Engines.
     "ServersEngine.urls": "Addresses of the servers, such as http://node1:8000.",
     "ServersEngine.model": "Name under which they serve the base.",

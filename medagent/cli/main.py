@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser, auto_cli
 
 from medagent.cli.commands.ask import ASK_COMMANDS
+from medagent.cli.commands.environment import ENVIRONMENT_COMMANDS
 from medagent.cli.commands.evaluate import EVALUATION_COMMANDS
 from medagent.cli.commands.index import INDEX_COMMANDS, search
 from medagent.cli.commands.questions import QUESTION_COMMANDS
@@ -73,7 +74,7 @@ NO_TELEMETRY = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 GROUPS: dict[str, dict[str, Any]] = {
-    "train": {"demo": demo, **TRAINING_COMMANDS},
+    "train": {"demo": demo, **TRAINING_COMMANDS, "environment": ENVIRONMENT_COMMANDS},
     "measure": EVALUATION_COMMANDS,
     "ask": ASK_COMMANDS,
     "data": {"index": INDEX_COMMANDS, "questions": QUESTION_COMMANDS, "search": search},

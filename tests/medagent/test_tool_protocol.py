@@ -10,29 +10,7 @@ from medagent.retrieval.passages import Hit, Passage
 from medagent.tool_calls import SEARCH_FUNCTION, Message, ToolCall, ToolResult
 from medagent.tool_protocol import ToolProtocol
 from medagent.types import Question
-from tests.medagent.support import byte_level
-
-HERMES = """{%- if tools %}<|im_start|>system
-<tools>{% for tool in tools %}{{ tool | tojson }}{% endfor %}</tools><|im_end|>
-{% endif %}{%- for message in messages %}{%- if message.role == 'tool' %}<|im_start|>user
-<tool_response>
-{{ message.content }}
-</tool_response><|im_end|>
-{% else %}<|im_start|>{{ message.role }}
-{{ message.content }}{% for call in message.tool_calls or [] %}<tool_call>
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
-</tool_call>{% endfor %}<|im_end|>
-{% endif %}{%- endfor %}{%- if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"""
-
-
-def hermes():
-    tokenizer = byte_level()
-    tokenizer.add_special_tokens(
-        {"additional_special_tokens": ["<|im_start|>", "<|im_end|>"], "eos_token": "<|im_end|>"}
-    )
-    tokenizer.chat_template = HERMES
-    return tokenizer
+from tests.medagent.support import hermes
 
 
 def test_a_prompt_offers_the_tools_and_asks_the_question() -> None:
