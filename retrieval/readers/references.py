@@ -83,7 +83,7 @@ def read_bibtex(file: OpenFile) -> Iterator[Item]:
         pmid, doi = row.get("pmid", "").strip(), plain_doi(row.get("doi", ""))
         known = [f"pmid:{pmid}"] if pmid.isdecimal() else [f"doi:{doi}"] if doi else [f"{file.name}:{entry.key}"]
         source = row.get("booktitle") or row.get("publisher") or file.name
-        yield _document(fields, known, f"{file.name}, {entry.key}", source)
+        yield _document(fields, known, file.name, source)
 
 
 def _pmid_of(row: Mapping[str, Any]) -> str:
