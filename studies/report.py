@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from medagent.errors import ConfigError
-from medagent.training.callbacks.collapse_signs import HELD_OUT, TIE, CollapseDetector, Thresholds
+from medagent.training.callbacks.collapse_monitor import HELD_OUT, TIE, CollapseDetector, Thresholds
 from studies.design import Cell, Study
 from studies.statistics import holm, interval, paired, percent, prediction_interval, spread
 

@@ -1,20 +1,28 @@
-"""Watches a run for collapse: reports it, stops the run, or takes it back to the last good weights."""
+"""Watches a run for collapse: reports it, stops the run, or takes it back to the last good weights.
+
+Collapse is recognised from an iteration's metrics alone, of a run or of a record. A fall of success is an alarm by
+itself. Other signs are warnings, of which several together are an alarm.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-from collections import Counter
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from statistics import median
+from typing import Any, Literal, NamedTuple
 
 import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning_utilities.core.apply_func import apply_to_collection
 
 from medagent.errors import ConfigError
 from medagent.files import write_whole
-from medagent.training.callbacks.collapse_signs import HELD_OUT, WATCHED, CollapseDetector, CollapseVerdict, Thresholds
 from medagent.training.callbacks.export import AgentExport
 from medagent.training.data import RolloutData
 from medagent.training.default_callbacks import log_at_once
@@ -23,10 +31,155 @@ from medagent.training.sharding import over_ranks
 
 Action = Literal["report", "stop", "rollback"]
 EVENTS_FILE = "collapse.json"
+SUCCESS, HELD_OUT = "reward/success", "validation/accuracy"
+CLIPPED, ENTROPY = "policy/clip_fraction", "policy/entropy"
+ANSWERS, SEARCHES = "rollout/valid_answer", "rollout/searches"
+HEAVY_TAILED = {  # metric -> what it tells where it is out of bounds twice in a row
+    "kl/reference": "the policy is far from its start",
+    "policy/grad_norm": "a lasting spike",
+    "policy/ratio_max": "a lasting spike",
+}
+WATCHED = (SUCCESS, CLIPPED, ENTROPY, ANSWERS, SEARCHES, *HEAVY_TAILED)
+# Accuracies nearer than this are equal, and one on its bound is not below it. As shares of a number of questions they
+# tie often. Rounding to the six digits of kept numbers must not decide a tie.
+TIE = 1e-5
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When an iteration's metrics (means over its optimizer steps) are a sign of collapse.
+
+    A fall compares the mean of the last two iterations with the best such mean. Held-out accuracy is judged where both
+    were measured. With `held_out_decides` its fall is the only alarm. Alarms are then fewer and later, which suits runs
+    in which a false alarm costs more than two iterations.
+
+    KL, gradient norm and largest ratio have heavy tails, so they count only two iterations in a row. KL and gradient
+    norm together count as one sign.
+    """
+
+    success_fall: float = 1 / 3  # share below the best
+    learnt: float = 0.05  # rise of the best above the first iteration, without which nothing can collapse
+    entropy_rise: float = 2.0  # multiple of its lowest: it falls while a policy learns
+    entropy_low: float = 0.02  # share of the first iteration's
+    clip_rise: float = 2.0  # multiple of the lowest clip fraction, once above `clip_floor`
+    clip_floor: float = 0.08
+    kl: float = 1.0  # nats per token from the reference
+    spike: float = 5.0  # of gradient norm and largest ratio, as multiples of the median of `history` iterations
+    history: int = 8
+    invalid_rise: float = 0.2  # of the share of unreadable answers, above its lowest
+    searches_fall: float = 0.5  # share of searches per question below their highest
+    warnings_for_alarm: int = 3  # signs at once, without success's own
+    held_out_fall: float = 0.25  # share below the best
+    held_out_decides: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        for name in ("success_fall", "searches_fall", "held_out_fall"):
+            if not 0 < getattr(self, name) < 1:
+                raise ConfigError(f"Thresholds.{name}: found {getattr(self, name)}, wanted a share between 0 and 1.")
+        for name in ("spike", "entropy_rise", "clip_rise"):
+            if getattr(self, name) <= 1:
+                raise ConfigError(f"Thresholds.{name}: found {getattr(self, name)}, wanted a multiple above 1.")
+        if self.history < 2 or self.warnings_for_alarm < 1:
+            raise ConfigError("Thresholds: history must be 2 or more, warnings_for_alarm 1 or more.")
+
+
+class CollapseVerdict(NamedTuple):
+    """The signs by metric, in words; whether they are a collapse; whether the policy that sampled is good."""
+
+    signs: dict[str, str]
+    alarm: bool
+    good: bool
+
+
+@dataclass
+class CollapseDetector:
+    """Takes one row of metrics per iteration, in order; `state` and `restore` carry it through a checkpoint."""
+
+    thresholds: Thresholds = Thresholds()
+    first: dict[str, float] = field(default_factory=dict)
+    rows: list[dict[str, float]] = field(default_factory=list)
+    best: float = 0.0  # mean of two iterations: one lucky batch is not yet a best
+    best_held_out: float = 0.0
+
+    def observe(self, metrics: Mapping[str, float]) -> CollapseVerdict:
+        """Judge an iteration: success from before its updates, held-out accuracy from after them."""
+        row = {name: metrics[name] for name in (*WATCHED, HELD_OUT) if name in metrics}
+        if SUCCESS not in row:
+            raise ConfigError(
+                "CollapseDetector: the metrics hold no reward/success, which tells collapse from progress."
+            )
+        self.first = self.first or row
+        self.rows.append(row)
+        limits, held_out = self.thresholds, len([each for each in self.rows[-2:] if HELD_OUT in each]) == 2
+        signs = {name: f"not a number: {name} is {value}" for name, value in row.items() if not math.isfinite(value)}
+        for name, found, low, high, what in self._bounds(row):
+            if found < low or found > high:
+                bound = low if found < low else high
+                signs.setdefault(name, f"{what}: {name} is {found:.3g} (bound {bound:.3g})")
+        # A token that blows up the estimate of KL blows up the gradient's norm too: one cause, counted once.
+        causes = signs.keys() - ({"policy/grad_norm"} if "kl/reference" in signs else set())
+        alarm = bool(signs.keys() & {HELD_OUT, SUCCESS}) or len(causes) >= limits.warnings_for_alarm
+        if limits.held_out_decides and held_out:
+            alarm = HELD_OUT in signs
+        return CollapseVerdict(signs, alarm, good=not signs and row[SUCCESS] >= 0.9 * self.best)
+
+    def forget_recent(self) -> None:
+        """Forget the last iterations, as a rollback discards their policy."""
+        self.rows = []
+
+    def state(self) -> dict[str, Any]:
+        """The state for a checkpoint."""
+        return {name: copy(value) for name, value in vars(self).items() if name != "thresholds"}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up the state of a checkpoint."""
+        vars(self).update({name: copy(value) for name, value in state.items()})
+
+    def _bounds(self, row: dict[str, float]) -> Iterator[tuple[str, float, float, float, str]]:
+        """(metric, what was found, its lowest and highest value without a sign, what a sign means)."""
+        limits = self.thresholds
+
+        def mean_of_two(name: str) -> float | None:
+            recent = [each[name] for each in self.rows[-2:] if name in each]
+            return sum(recent) / 2 if len(recent) == 2 else None
+
+        held_out, success = mean_of_two(HELD_OUT), mean_of_two(SUCCESS)
+        if held_out is not None:
+            self.best_held_out = max(self.best_held_out, held_out)
+            low = (1 - limits.held_out_fall) * self.best_held_out - TIE
+            yield HELD_OUT, held_out, low, math.inf, "held-out accuracy has fallen from its best"
+        self.best = max(self.best, row[SUCCESS] if success is None else success)
+        if success is not None and self.best >= self.first[SUCCESS] + limits.learnt - TIE:
+            low = (1 - limits.success_fall) * self.best - TIE
+            yield SUCCESS, success, low, math.inf, "success has fallen from its best"
+        past = defaultdict[str, list[float]](list)
+        for each in self.rows[:-1]:
+            for name in each.keys() & row.keys():
+                past[name].append(each[name])
+        if clips := past[CLIPPED]:
+            high = max(limits.clip_floor, limits.clip_rise * min(clips))
+            yield CLIPPED, row[CLIPPED], -math.inf, high, "clipping drops more and more of the update"
+        if entropies := past[ENTROPY]:
+            high, low = limits.entropy_rise * min(entropies), limits.entropy_low * self.first.get(ENTROPY, entropies[0])
+            yield ENTROPY, row[ENTROPY], -math.inf, high, "the policy becomes random"
+            yield ENTROPY, row[ENTROPY], low, math.inf, "the policy has become deterministic"
+        if answers := past[ANSWERS]:
+            yield ANSWERS, row[ANSWERS], max(answers) - limits.invalid_rise, math.inf, "answers become unreadable"
+        if searches := past[SEARCHES]:
+            low = (1 - limits.searches_fall) * max(searches)
+            yield SEARCHES, row[SEARCHES], low, math.inf, "the agent stops searching"
+        for name, what in HEAVY_TAILED.items():
+            if len(past[name]) > 2:
+                *before, last = past[name]
+                usual = median(before[-limits.history :])
+                high = limits.kl if name == "kl/reference" else limits.spike * usual
+                if last > high:
+                    yield name, row[name], -math.inf, high, what
 
 
 class CollapseMonitor(Callback):
-    """Judges every iteration by `medagent.training.callbacks.collapse_signs`.
+    """Judges every iteration by `Thresholds`.
 
     Logs `monitor/signs` and `monitor/alarm`, and writes alarms to RUN/collapse.json.
 
@@ -48,17 +201,19 @@ class CollapseMonitor(Callback):
             raise ConfigError(f"CollapseMonitor.factor: found {factor}, wanted a number between 0 and 1.")
         self._action, self._factor, self._max_rollbacks = action, factor, max_rollbacks
         self._detector = CollapseDetector(thresholds)
-        self._rollbacks = 0
-        self._stopped = False
+        self._rollbacks, self._stopped = 0, False
         self._events: list[dict[str, Any]] = []
-        self._sums: Counter[str] = Counter()
-        self._counts: Counter[str] = Counter()
-        self._candidate: dict[str, Any] = {}
+        self._seen = defaultdict[str, list[float]](list)  # what is watched, of each optimizer step of the iteration
+        self._candidate: dict[str, Any] = {}  # weights and optimizer before the iteration
 
     def state_dict(self) -> dict[str, Any]:
         """The state that a resumed run needs."""
-        own = {"rollbacks": self._rollbacks, "stopped": self._stopped, "events": self._events}
-        return {"detector": self._detector.state(), **own}
+        return {
+            "detector": self._detector.state(),
+            "rollbacks": self._rollbacks,
+            "stopped": self._stopped,
+            "events": self._events,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
@@ -91,20 +246,20 @@ class CollapseMonitor(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin an iteration."""
-        self._sums.clear()
-        self._counts.clear()
+        self._seen.clear()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Keep the weights that this iteration's rollouts were sampled with, before the first update."""
         if batch_idx == 0 and self._action != "report":
             weights = {name: each for name, each in pl_module.named_parameters() if each.requires_grad}
             everything = {"weights": weights, "optimizer": trainer.optimizers[0].state_dict()}
-            self._candidate = {"iteration": trainer.current_epoch + 1, **_copied(everything)}
+            copied = apply_to_collection(everything, torch.Tensor, lambda tensor: tensor.detach().cpu().clone())
+            self._candidate = {"iteration": trainer.current_epoch + 1, **copied}
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Sum what is watched over the iteration's optimizer steps."""
+        """Note what is watched of an optimizer step."""
         assert isinstance(pl_module, AgentModule)
         skipped = pl_module.finite_steps.skipped
         for name in WATCHED:
@@ -112,46 +267,39 @@ class CollapseMonitor(Callback):
             if (batch.critic_only or skipped) and name.startswith(("policy/", "kl/")):
                 continue
             if name in trainer.callback_metrics:
-                self._sums[name] += float(trainer.callback_metrics[name])  # type: ignore[assignment]
-                self._counts[name] += 1
+                self._seen[name].append(float(trainer.callback_metrics[name]))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take this iteration's accuracy on held-out questions."""
         if HELD_OUT in trainer.callback_metrics:
-            self._sums[HELD_OUT] = float(trainer.callback_metrics[HELD_OUT])  # type: ignore[assignment]
-            self._counts[HELD_OUT] = 1
+            self._seen[HELD_OUT] = [float(trainer.callback_metrics[HELD_OUT])]
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Judge the iteration and act."""
         assert isinstance(pl_module, AgentModule)
-        found = {name: self._sums[name] / self._counts[name] for name in self._counts}
-        names = sorted(found)
-        means = torch.tensor([found[name] for name in names])
+        names = sorted(self._seen)
+        means = torch.tensor([sum(self._seen[name]) / len(self._seen[name]) for name in names])
         means = over_ranks(trainer, means, "mean")  # every rank must come to the same verdict
         verdict = self._detector.observe(dict(zip(names, means.tolist(), strict=True)))
         metrics = {"monitor/signs": float(len(verdict.signs)), "monitor/alarm": float(verdict.alarm)}
         log_at_once(trainer, pl_module, metrics)
         if verdict.good and self._candidate and trainer.is_global_zero:
-            path = _good_path(trainer)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(self._candidate, path.with_suffix(".part"))
-            os.replace(path.with_suffix(".part"), path)
+            good = _good_path(trainer)
+            good.parent.mkdir(parents=True, exist_ok=True)
+            torch.save(self._candidate, good.with_suffix(".part"))
+            good.with_suffix(".part").replace(good)
         if verdict.alarm:
             self._raise_alarm(trainer, pl_module, verdict)
 
     def _raise_alarm(self, trainer: Trainer, module: AgentModule, verdict: CollapseVerdict) -> None:
-        iteration = trainer.current_epoch + 1
-        action: str = self._action
-        good = _good_path(trainer)
-        if action != "report" and not good.exists():
+        iteration, action = trainer.current_epoch + 1, self._action
+        if not _good_path(trainer).exists():
             action = "report"  # nothing good has been seen to go back to
         if action == "rollback" and self._rollbacks >= self._max_rollbacks:
             action = "stop"
-        event: dict[str, Any] = {"iteration": iteration, "action": action, "signs": list(map(str, verdict.signs))}
+        event: dict[str, Any] = {"iteration": iteration, "action": action, "signs": list(verdict.signs.values())}
         if action != "report":
-            kept = torch.load(good, map_location="cpu", weights_only=True)
-            event["back_to"] = kept["iteration"]
-            _restore(trainer, module, kept)
+            event["back_to"] = _go_back(trainer, module)
         if action == "rollback":
             self._rollbacks += 1
             module.policy_lr_scale = self._factor**self._rollbacks
@@ -190,17 +338,9 @@ def _good_path(trainer: Trainer) -> Path:
     return Path(trainer.default_root_dir) / "checkpoints" / "good.pt"
 
 
-def _copied(tree: Any) -> Any:
-    if isinstance(tree, torch.Tensor):
-        return tree.detach().cpu().clone()
-    if isinstance(tree, dict):
-        return {name: _copied(value) for name, value in tree.items()}
-    return [_copied(value) for value in tree] if isinstance(tree, list) else tree
-
-
-@torch.no_grad()
-def _restore(trainer: Trainer, module: LightningModule, state: dict[str, Any]) -> None:
-    parameters = dict(module.named_parameters())
-    for name, value in state["weights"].items():
-        parameters[name].copy_(value)
-    trainer.optimizers[0].load_state_dict(state["optimizer"])
+def _go_back(trainer: Trainer, module: LightningModule) -> int:
+    """Put back the last good weights and their optimizer; returns the iteration before which they were so."""
+    good = torch.load(_good_path(trainer), map_location="cpu", weights_only=True)
+    module.load_state_dict(good["weights"], strict=False)
+    trainer.optimizers[0].load_state_dict(good["optimizer"])
+    return int(good["iteration"])

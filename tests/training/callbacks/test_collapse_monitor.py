@@ -15,8 +15,7 @@ from lightning import Callback, LightningModule, Trainer
 from medagent.agent_folder import load_agent
 from medagent.errors import ConfigError
 from medagent.training.callbacks import collapse_monitor
-from medagent.training.callbacks.collapse_monitor import CollapseMonitor
-from medagent.training.callbacks.collapse_signs import HELD_OUT, CollapseDetector, Thresholds
+from medagent.training.callbacks.collapse_monitor import HELD_OUT, CollapseDetector, CollapseMonitor, Thresholds
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.experience import Experience
@@ -83,7 +82,7 @@ def test_each_metric_alone_is_a_warning(change: dict[str, float], metric: str) -
     for each in RISE:
         assert not detector.observe(each).signs
     verdict = detector.observe(row(0.7, **change))
-    assert [sign.metric for sign in verdict.signs] == [metric]
+    assert list(verdict.signs) == [metric]
     assert not verdict.alarm
     assert not verdict.good, "weights under suspicion are not kept as good"
 
@@ -96,7 +95,7 @@ def test_heavy_tailed_metrics_need_two_iterations_for_a_sign(metric: str, value:
         detector = CollapseDetector()
         for each in RISE:
             detector.observe(each)
-        return [[sign.metric for sign in detector.observe(row(0.7) | {metric: each}).signs] for each in values]
+        return [list(detector.observe(row(0.7) | {metric: each}).signs) for each in values]
 
     usual = row(0.7)[metric]
     assert signs(1000.0, usual, 1000.0) == [[], [], []], "one token's outlier is no sign"
@@ -107,7 +106,7 @@ def test_entropy_is_measured_from_its_lowest() -> None:
     learning = [row(0.3 + 0.05 * n, policy_entropy=0.5 - 0.05 * n) for n in range(8)]  # down to 0.15
     detector = CollapseDetector()
     assert not any(detector.observe(each).signs for each in learning)
-    assert [sign.metric for sign in detector.observe(row(0.7, policy_entropy=0.31)).signs] == ["policy/entropy"]
+    assert list(detector.observe(row(0.7, policy_entropy=0.31)).signs) == ["policy/entropy"]
 
 
 def test_where_held_out_accuracy_decides_the_rest_only_warns() -> None:
@@ -116,7 +115,7 @@ def test_where_held_out_accuracy_decides_the_rest_only_warns() -> None:
     assert alarms(fallen) == [5, 6]
     assert alarms(fallen, decides) == []
     detector = CollapseDetector(decides)
-    assert [sign.metric for each in fallen for sign in detector.observe(each).signs] == ["reward/success"] * 2
+    assert [sign for each in fallen for sign in detector.observe(each).signs] == ["reward/success"] * 2
     # Where it is not measured, success counts as before.
     assert alarms([*RISE, row(0.3), row(0.4)], decides) == [7]
 
@@ -124,7 +123,7 @@ def test_where_held_out_accuracy_decides_the_rest_only_warns() -> None:
 def test_a_metric_that_is_no_number_is_a_sign_and_never_good() -> None:
     detector = CollapseDetector()
     verdict = detector.observe(row(0.3, policy_grad_norm=float("nan")))
-    assert [sign.metric for sign in verdict.signs] == ["policy/grad_norm"]
+    assert list(verdict.signs) == ["policy/grad_norm"]
     assert not verdict.good
 
 
@@ -253,8 +252,7 @@ def test_only_this_iterations_held_out_accuracy_is_judged(heard: bool, monkeypat
     )
     monitor.on_validation_end(trainer, module)  # of the iteration before
     monitor.on_train_epoch_start(trainer, module)
-    monitor._sums.update({"reward/success": 1})
-    monitor._counts.update({"reward/success": 2})
+    monitor._seen["reward/success"] = [1.0, 0.0]
     if heard:
         monitor.on_validation_end(trainer, module)
     monitor.on_train_epoch_end(trainer, module)
@@ -265,7 +263,7 @@ def test_a_rollback_forgets_the_iterations_that_it_discards(tmp_path: Path, monk
     """They would alarm again at once, though the policy is the good one."""
     module, monitor = make_module(), CollapseMonitor(action="rollback")
     monkeypatch.setattr(module, "log_dict", lambda *row, **settings: None)
-    monkeypatch.setattr(collapse_monitor, "_restore", lambda *_: None)
+    monkeypatch.setattr(collapse_monitor, "_go_back", lambda *_: 1)
     optimizer = module.configure_optimizers()
     trainer = SimpleNamespace(
         callbacks=[monitor],
@@ -283,8 +281,7 @@ def test_a_rollback_forgets_the_iterations_that_it_discards(tmp_path: Path, monk
     for success in (0.3, 0.5, 0.7, 0.8, 0.8, 0.3, 0.3, 0.75, 0.75):
         monitor.on_train_epoch_start(trainer, module)  # type: ignore[arg-type]
         monitor.on_train_batch_start(trainer, module, None, 0)  # type: ignore[arg-type]
-        monitor._sums.update({"reward/success": success})  # type: ignore[dict-item]
-        monitor._counts.update({"reward/success": 1})
+        monitor._seen["reward/success"] = [success]
         monitor.on_train_epoch_end(trainer, module)  # type: ignore[arg-type]
         scales.append(module.policy_lr_scale)
         trainer.current_epoch += 1

@@ -23,8 +23,7 @@ def test_every_rank_judges_the_mean_of_all(monkeypatch) -> None:
 
     def judged(rank: int) -> list[dict[str, float]]:
         monitor = CollapseMonitor()
-        monitor._sums.update({"reward/success": rank})
-        monitor._counts.update({"reward/success": 1})
+        monitor._seen["reward/success"] = [float(rank)]
         monitor.on_train_epoch_end(ranks.trainer(rank, module, callbacks=[monitor], loggers=[]), module)
         return monitor._detector.rows
 
