@@ -19,17 +19,20 @@ import torch
 import yaml
 from rich.console import Console
 from rich.progress import Progress
+from rich.text import Text
 from transformers import AutoTokenizer
 
 from medagent.agent import Agent
 from medagent.agent_folder import load_agent
 from medagent.agent_spec import AgentSpec, protocol_from_json, write_spec
 from medagent.cli import demo_report
+from medagent.cli.compare import comparison_text
 from medagent.cli.demo_report import PERMUTED, SAMPLED
+from medagent.cli.evaluate import shown_table
 from medagent.config_files import packaged_configs
 from medagent.errors import ConfigError
 from medagent.evaluation.grading.grade import grade
-from medagent.evaluation.metrics import summarize
+from medagent.evaluation.metrics import Summary, summarize
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.predictions import PredictionLog
 from medagent.evaluation.reports.html import write_json
@@ -50,6 +53,7 @@ from medagent.types import Limits, Question, Rollout
 
 CONFIGS = packaged_configs()
 LOCK = ".demo"  # a folder, which stays
+EXAMPLES = "examples"  # the folder of the training by examples
 LEAST_DEMONSTRATIONS = 8  # of an optimizer step
 # Larger bases than LARGE parameters learn from examples at LARGE_LR. The packaged rate is SmolLM2's.
 LARGE, LARGE_LR = 300_000_000, 3.0e-4
@@ -62,35 +66,30 @@ PARTS = (
 
 @dataclass(frozen=True)
 class DemoStage:
-    """A training in `folder`, or questions in some ways (`parts`) to the agent there, or to the "base" itself.
+    """A training by `config` in `folder`, or questions in some ways (`parts`) to the agent there, or to the "base".
 
     `column` names an agent's figures in the report.
     """
 
     name: str
     folder: str
-    configs: tuple[str, ...] = ()
+    config: str = ""
     column: str = ""
     parts: tuple[str, ...] = ()
-
-    @property
-    def examples(self) -> bool:
-        """Whether this training is supervised."""
-        return self.folder == "examples"
 
 
 CONTROLS = (Mode.SEARCH, SAMPLED, Mode.FORCED_SEARCH, Mode.UNRELATED)
 AFTER = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.UNRELATED, PERMUTED)
 STARTER_STAGES = (
     DemoStage("before training", "base", column="before", parts=CONTROLS),
-    DemoStage("training with ST-PPO", ".", configs=("experiments/demo.yaml",)),
+    DemoStage("training with ST-PPO", ".", "experiments/demo.yaml"),
     DemoStage("after training", "agent", column="after", parts=(*CONTROLS, PERMUTED)),
 )
 PRETRAINED_STAGES = (
     DemoStage("the untrained model", "base", column="untrained", parts=(Mode.SEARCH, Mode.SINGLE_SHOT)),
-    DemoStage("learning from examples", "examples", configs=("sft/starter-smollm2.yaml",)),
+    DemoStage("learning from examples", EXAMPLES, "sft/starter-smollm2.yaml"),
     DemoStage("after examples", "examples/agent", column="examples", parts=AFTER),
-    DemoStage("reinforcement learning", ".", configs=("experiments/starter-smollm2.yaml",)),
+    DemoStage("reinforcement learning", ".", "experiments/starter-smollm2.yaml"),
     DemoStage("after reinforcement learning", "agent", column="trained", parts=AFTER),
 )
 
@@ -163,12 +162,10 @@ class _Demo:
         self._console, self._world = Console(highlight=False), World.load()
         self._questions = self._world.questions("test", limit_per_kind=settings.questions_per_kind)
         self._changed = self._world.counterfactual("test")
-        self._searched: dict[str, list[Rollout]] = {}  # by column, in mode search
 
     def run(self) -> dict[str, Any]:
-        learner = "a small language model, taught on made-up names only,"
-        if self._pretrained:
-            learner = f"{self._settings.base}, a pretrained language model,"
+        base = f"{self._settings.base}, a pretrained language model,"
+        learner = base if self._pretrained else "a small language model, taught on made-up names only,"
         self._console.print(
             f"[bold]medagent demo[/bold]: {learner} learns to search {len(self._world.passages()):,} passages of "
             f"medical teaching. {len(self._questions)} test questions are about conditions that no training sees."
@@ -176,20 +173,31 @@ class _Demo:
         if self._pretrained:
             self._console.print("Interrupt it when you like: the same command resumes (without --overwrite).")
         self._build_indexes()
-        columns: dict[str, dict[str, dict[str, Any]]] = {}
+        columns: dict[str, dict[str, Summary]] = {}
+        searched: list[list[Rollout]] = []  # the answers of each column
         for stage in self._stages:
-            if stage.configs:
+            if stage.config:
                 self._learn(stage)
-            else:
-                columns[stage.column] = self._measure(stage)
-        *_, before, rollouts = self._searched.values()
-        marks = [{each.question.id: grade(each).correct for each in asked} for asked in (before, rollouts)]
-        compared = asdict(compare_paired(*marks))
-        report = {**columns, "comparison": compared, "settings": asdict(self._settings), "notice": NOT_ADVICE}
+                continue
+            answers = self._measure(stage)
+            searched.append(answers[Mode.SEARCH])
+            columns[stage.column] = figures = {part: summarize(asked) for part, asked in answers.items()}
+            self._console.print(f"   {stage.name}: {demo_report.line_of(figures[Mode.SEARCH])}", markup=False)
+        *_, before, rollouts = searched
+        compared = compare_paired(*({each.question.id: grade(each).correct for each in a} for a in (before, rollouts)))
+        report = {
+            **{name: {part: found.to_json() for part, found in parts.items()} for name, parts in columns.items()},
+            "comparison": asdict(compared),
+            "settings": asdict(self._settings),
+            "notice": NOT_ADVICE,
+        }
         write_json(self._out / "report.json", report)
-        said = demo_report.print_table(self._console, columns, compared, halved=self._pretrained)
+        table = demo_report.report_table(columns, halved=self._pretrained)
+        *_, a, b = table.head
+        said = f"A is {a}, B {b}. {comparison_text(compared)}"
+        self._console.print(shown_table(table), Text(said))
         chosen = demo_report.show_one(self._console, self._protocol, rollouts, self._retriever)
-        demo_report.write_page(self._out, self._settings.base, columns, said, chosen, rollouts)
+        demo_report.write_page(self._out, self._settings.base, table, said, chosen, rollouts)
         demo_report.finish_agent(self._out, self._questions)
         agent = self._out / "agent"
         self._console.print(
@@ -215,7 +223,7 @@ class _Demo:
 
     @cached_property
     def _task(self) -> dict[str, Any]:
-        found = yaml.safe_load((CONFIGS / self._stages[-2].configs[0]).read_text(encoding="utf-8"))
+        found = yaml.safe_load((CONFIGS / self._stages[-2].config).read_text(encoding="utf-8"))
         task: dict[str, Any] = found["data"]["agent"]
         task["protocol"]["init_args"]["chat"] = self._chats
         return task
@@ -223,9 +231,8 @@ class _Demo:
     @cached_property
     def _chats(self) -> bool:
         """Whether the base has a chat template; without one its prompts are plain text."""
-        return bool(
-            AutoTokenizer.from_pretrained(model_path(self._settings.base), trust_remote_code=False).chat_template
-        )
+        path = model_path(self._settings.base)
+        return bool(AutoTokenizer.from_pretrained(path, trust_remote_code=False).chat_template)
 
     @property
     def _protocol(self) -> TurnProtocol:
@@ -247,9 +254,8 @@ class _Demo:
             return
         self._console.print(f"\n[bold]{stage.name[0].upper()}{stage.name[1:]}[/bold]")
         started = time.monotonic()
-        files = [argument for name in stage.configs for argument in ("--config", str(CONFIGS / name))]
-        arguments = [*files, *(f"--{name}={value}" for name, value in self._overrides(stage).items())]
-        (sft_command if stage.examples else train_command)(arguments)
+        overrides = (f"--{name}={value}" for name, value in self._overrides(stage).items())
+        (sft_command if stage.folder == EXAMPLES else train_command)([f"--config={CONFIGS / stage.config}", *overrides])
         self._console.print(f"   {stage.name}: {time.monotonic() - started:.0f} s")
         self._note_done(stage.name)
 
@@ -263,7 +269,7 @@ class _Demo:
             "threads": settings.threads,
             "data.agent.protocol.init_args.chat": str(self._chats).lower(),
         }
-        if stage.examples:
+        if stage.folder == EXAMPLES:
             if num_parameters(settings.base) > LARGE:
                 found["model.policy_lr"] = LARGE_LR
             found[f"{retriever}.index"] = self._out / "index-train"
@@ -272,8 +278,8 @@ class _Demo:
                 found[limit] = settings.demonstrations // 2
             return found
         found[f"{retriever}.retriever.init_args.index"] = self._out / "index-train"
-        if any(each.examples for each in self._stages):
-            found["model.policy_lora.start"] = self._out / "examples" / "agent"
+        if self._pretrained:
+            found["model.policy_lora.start"] = self._out / EXAMPLES / "agent"
         if settings.iterations is not None:
             found["trainer.max_epochs"] = settings.iterations
         return found
@@ -289,7 +295,7 @@ class _Demo:
             write_spec(folder, AgentSpec(base, dtype, self._protocol, limits, top_k, retriever=None))
         return replace(load_agent(folder, retriever=self._retriever), trained=stage.folder != "base")
 
-    def _measure(self, stage: DemoStage) -> dict[str, dict[str, Any]]:
+    def _measure(self, stage: DemoStage) -> dict[str, list[Rollout]]:
         left = [part for part in stage.parts if not self._done(f"{stage.name}, {part}")]
         if left:
             self._console.print(f"\n[bold]{stage.name.capitalize()}[/bold]: {len(self._questions)} test questions")
@@ -297,11 +303,7 @@ class _Demo:
             for part in left:
                 self._ask(agent, stage.name, part)
                 self._note_done(f"{stage.name}, {part}")
-        asked = {part: self._answered(stage.name, part) for part in stage.parts}
-        self._searched[stage.column] = asked[Mode.SEARCH]
-        row = {part: demo_report.flat_summary(summarize(rollouts)) for part, rollouts in asked.items()}
-        demo_report.print_row(self._console, stage.name, row[Mode.SEARCH])
-        return row
+        return {part: self._answered(stage.name, part) for part in stage.parts}
 
     def _ask(self, agent: Agent, name: str, part: str) -> None:
         """Ask all questions in one way, from the beginning: in bfloat16 those asked together may matter."""

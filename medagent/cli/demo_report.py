@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
-from rich.table import Table as RichTable
 
 from medagent.agent_spec import read_spec, write_spec
 from medagent.cli.console import TurnPrinter, show_answer, show_question
@@ -18,6 +16,7 @@ from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import Summary
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.reports.html import Table, chart, render_page
+from medagent.evaluation.statistics import Accuracy
 from medagent.evidence.answers import checked
 from medagent.evidence.check import EvidenceCheck
 from medagent.protocol import TurnProtocol
@@ -26,23 +25,26 @@ from medagent.training.callbacks.collapse_monitor import describe_alarms
 from medagent.training.callbacks.export import read_metrics
 from medagent.types import Question, Rollout
 
-SEARCH, FORCED, UNRELATED = Mode.SEARCH.value, Mode.FORCED_SEARCH.value, Mode.UNRELATED.value
-SINGLE_SHOT, SAMPLED, PERMUTED = Mode.SINGLE_SHOT.value, "sampled", "permuted"
-Columns = Mapping[str, Mapping[str, Mapping[str, Any]]]  # column -> part -> figures
-INTERVAL, SHARE, NUMBER, COUNT = "interval", ".1%", ".2f", "d"
-ROWS = (
-    ("accuracy, greedy [95% interval]", SEARCH, "accuracy", INTERVAL),
-    ("  one-hop questions", SEARCH, "one_hop", SHARE),
-    ("  two-hop questions", SEARCH, "two_hop", SHARE),
-    ("  read leniently, without tags too", SEARCH, "lenient_accuracy", SHARE),
-    ("one search given, then the answer, read so too (chance 25%)", SINGLE_SHOT, "lenient_accuracy", SHARE),
-    ("accuracy, sampled", SAMPLED, "accuracy", SHARE),
-    ("with a search forced on the first turn", FORCED, "accuracy", SHARE),
-    ("searches return unrelated passages (chance 25%)", UNRELATED, "accuracy", SHARE),
-    ("follows a corpus of permuted facts", PERMUTED, "accuracy", SHARE),
-    ("answers that cite a passage", SEARCH, "cited_share", SHARE),
-    ("searches per question", SEARCH, "searches_per_question", NUMBER),
-    ("unparsed or missing answers", SEARCH, "unparsed", COUNT),
+SEARCH, SAMPLED, PERMUTED = Mode.SEARCH, "sampled", "permuted"
+Columns = Mapping[str, Mapping[str, Summary]]  # column -> part -> figures
+HEADINGS = {"examples": "after examples", "trained": "after RL"}  # of columns, as people read them
+ROWS: tuple[tuple[str, str, Callable[[Summary], str]], ...] = (
+    ("accuracy, greedy [95% interval]", SEARCH, lambda found: _with_interval(found.overall)),
+    ("  one-hop questions", SEARCH, lambda found: f"{found.by_type['one_hop'].accuracy:.1%}"),
+    ("  two-hop questions", SEARCH, lambda found: f"{found.by_type['two_hop'].accuracy:.1%}"),
+    ("  read leniently, without tags too", SEARCH, lambda found: f"{found.lenient_accuracy:.1%}"),
+    (
+        "one search given, then the answer, read so too (chance 25%)",
+        Mode.SINGLE_SHOT,
+        lambda found: f"{found.lenient_accuracy:.1%}",
+    ),
+    ("accuracy, sampled", SAMPLED, lambda found: f"{found.overall.accuracy:.1%}"),
+    ("with a search forced on the first turn", Mode.FORCED_SEARCH, lambda found: f"{found.overall.accuracy:.1%}"),
+    ("searches return unrelated passages (chance 25%)", Mode.UNRELATED, lambda found: f"{found.overall.accuracy:.1%}"),
+    ("follows a corpus of permuted facts", PERMUTED, lambda found: f"{found.overall.accuracy:.1%}"),
+    ("answers that cite a passage", SEARCH, lambda found: f"{found.cited_share:.1%}"),
+    ("searches per question", SEARCH, lambda found: f"{found.searches_per_question:.2f}"),
+    ("unparsed or missing answers", SEARCH, lambda found: str(found.unparsed + found.no_answer)),
 )
 CHARTS = {  # title -> label -> metric; those of a supervised training are `sft/...`
     "success of sampled rollouts": {"training": "reward/success"},
@@ -58,65 +60,31 @@ CHARTS = {  # title -> label -> metric; those of a supervised training are `sft/
 }
 
 
-def flat_summary(summary: Summary) -> dict[str, Any]:
-    """A summary with plain accuracies by type, and their intervals beside them."""
-    row = summary.to_json()
-    row["by_type_intervals"] = row["by_type"]
-    row["by_type"] = {kind: part.accuracy for kind, part in summary.by_type.items()}
-    row["unparsed"] = summary.unparsed + summary.no_answer
-    return row
+def _with_interval(share: Accuracy) -> str:
+    return f"{share.accuracy:.1%} [{share.ci_low:.1%}, {share.ci_high:.1%}]"
 
 
-def print_row(console: Console, name: str, row: Mapping[str, Any]) -> None:
+def line_of(found: Summary) -> str:
     """The figures of an agent, in a line."""
-    kinds = ", ".join(f"{kind.replace('_', '-')} {share:.0%}" for kind, share in row["by_type"].items())
-    console.print(
-        f"   {name}: accuracy {row['accuracy']:.1%} (95% interval {row['ci_low']:.1%} to {row['ci_high']:.1%}, n = "
-        f"{row['n']}): {kinds}; read leniently {row['lenient_accuracy']:.1%}; {row['searches_per_question']:.2f} "
-        "searches per question"
-    )
-
-
-def table_rows(columns: Columns) -> list[tuple[str, ...]]:
-    """A name, then a cell per column; a cell is empty, and a row left out, where nothing was measured."""
-
-    def cell(parts: Mapping[str, Mapping[str, Any]], part: str, key: str, shown: str) -> str:
-        row = parts.get(part)
-        value = row and (row["by_type"].get(key) if key in ("one_hop", "two_hop") else row[key])
-        if row is None or value is None:
-            return ""
-        if shown == INTERVAL:
-            return f"{value:.1%} [{row['ci_low']:.1%}, {row['ci_high']:.1%}]"
-        return f"{value:{shown}}"
-
-    rows = [(name, *(cell(parts, *rest) for parts in columns.values())) for name, *rest in ROWS]
-    return [row for row in rows if any(row[1:])]
-
-
-def headings(columns: Columns) -> list[str]:
-    """The columns as people read them."""
-    return [{"examples": "after examples", "trained": "after RL"}.get(name, name) for name in columns]
-
-
-def comparison(columns: Columns, found: Mapping[str, Any]) -> str:
-    """The last agent against the one before it, in a sentence."""
-    before, last = headings(columns)[-2:]
+    kinds = ", ".join(f"{kind.replace('_', '-')} {share.accuracy:.0%}" for kind, share in found.by_type.items())
     return (
-        f"Accuracy {last} less {before}: {found['difference']:+.1%} [{found['ci_low']:+.1%}, {found['ci_high']:+.1%}], "
-        f"McNemar p = {found['p_mcnemar']:.2g}, n = {found['n']}."
+        f"accuracy {_with_interval(found.overall)} (95% interval), n = {found.overall.n}: {kinds}; read leniently "
+        f"{found.lenient_accuracy:.1%}; {found.searches_per_question:.2f} searches per question"
     )
 
 
-def print_table(console: Console, columns: Columns, compared: Mapping[str, Any], *, halved: bool) -> str:
-    """Print the table and the comparison, which is returned. `halved`: controls asked half of the questions."""
+def report_table(columns: Columns, *, halved: bool) -> Table:
+    """A row per figure; a cell is empty, and a row left out, where nothing was measured.
+
+    `halved`: controls asked half of the questions.
+    """
+    rows = [
+        (name, *(tell(parts[part]) if part in parts else "" for parts in columns.values())) for name, part, tell in ROWS
+    ]
     also = "; half of them in a control" if halved else ""
-    table = RichTable(f"test questions, conditions never trained on{also}", *headings(columns))
-    for row in table_rows(columns):
-        table.add_row(*(cell.replace("[", "\\[") for cell in row))
-    console.print(table)
-    said = comparison(columns, compared)
-    console.print(said.replace("[", "\\["))
-    return said
+    headings = ("", *(HEADINGS.get(name, name) for name in columns))
+    title = f"test questions, conditions never trained on{also}"
+    return Table(title, headings, [row for row in rows if any(row[1:])])
 
 
 def show_one(console: Console, protocol: TurnProtocol, rollouts: Sequence[Rollout], retriever: Retriever) -> Rollout:
@@ -132,20 +100,15 @@ def show_one(console: Console, protocol: TurnProtocol, rollouts: Sequence[Rollou
     return chosen
 
 
-def write_page(
-    out: Path, base: str, columns: Columns, compared: str, chosen: Rollout, rollouts: Sequence[Rollout]
-) -> None:
+def write_page(out: Path, base: str, table: Table, compared: str, chosen: Rollout, rollouts: Sequence[Rollout]) -> None:
     """The report as a page: the table, the curves of the trainings, and some answers."""
-    metrics = read_metrics(out)
-    if (out / "examples").is_dir():
-        metrics = [*read_metrics(out / "examples"), *metrics]
+    metrics = [*read_metrics(out / "examples"), *read_metrics(out)]  # of no examples there are none
     charts = []
     for title, wanted in CHARTS.items():
         series = {label: [row[name] for row in metrics if name in row] for label, name in wanted.items()}
         if any(series.values()):
             charts.append(chart(title, series, percent=title.startswith("success")))
-    wrong = [rollout for rollout in rollouts if not grade(rollout).correct][:3]
-    right = [rollout for rollout in rollouts if grade(rollout).correct][:3]
+    right, wrong = ([each for each in rollouts if grade(each).correct is told][:3] for told in (True, False))
     groups = {"One question": [chosen], "Answered rightly": right, "Answered wrongly": wrong}
     render_page(
         out / "report.html",
@@ -153,7 +116,7 @@ def write_page(
         title="medagent demo" if base == "starter" else f"medagent demo: {base}",
         summary=f"{base} learnt to search a medical corpus. Test questions are about conditions that no training "
         f"saw. {compared} {describe_alarms(out)}",
-        tables=[Table("Before and after training", ("", *headings(columns)), table_rows(columns))],
+        tables=[table],
         charts=charts,
         charts_title="While it learnt",
         groups={name: [(rollout, grade(rollout)) for rollout in some] for name, some in groups.items()},
