@@ -109,11 +109,9 @@ class LoadedAgent:
         await asyncio.get_running_loop().shutdown_default_executor()
 
     def __enter__(self) -> LoadedAgent:
-        """The agent."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the agent."""
         self.close()
 
 

@@ -59,10 +59,8 @@ class Session(Protocol):
 class Policy(Protocol):
     """Writes the turns of dialogues."""
 
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer of prompts and observations."""
-        ...
+    tokenizer: PreTrainedTokenizerBase
+    """The tokenizer of prompts and observations."""
 
     def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> Session:
         """Start a dialogue. Equal seeds give equal samples; temperature 0 is greedy.

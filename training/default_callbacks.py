@@ -35,7 +35,6 @@ class WholeIterations(Callback):
         self._whole = False
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """An iteration begins."""
         self._whole = False
 
     def on_train_batch_end(
@@ -51,11 +50,9 @@ class WholeIterations(Callback):
             )
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The iteration is whole."""
         self._whole = True
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, object]) -> None:
-        """Mark the checkpoint."""
         checkpoint[WHOLE] = self._whole
 
 
@@ -111,7 +108,6 @@ class CountedTokens(Callback):
         self._goes_on = False
 
     def state_dict(self) -> dict[str, Any]:
-        """The totals."""
         return {"totals": list(self._totals)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -124,7 +120,6 @@ class CountedTokens(Callback):
             _counts(pl_module).take()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the totals."""
         self._totals = self.so_far(trainer, pl_module)
         _counts(pl_module).take()
         forward, backward = map(float, self._totals)
@@ -162,11 +157,9 @@ class AutoMaxTokens(Callback):
         return {"max_tokens": self._kept} if self._settles else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """See `state_dict`."""
         self._kept = state_dict.get("max_tokens")
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set the number before the first rollout."""
         module: Any = pl_module
         data = trainer.datamodule  # type: ignore[attr-defined]
         self._settles = module.execution.max_tokens is None and hasattr(data, "token_limit")
@@ -182,7 +175,6 @@ class AutoMaxTokens(Callback):
         say(f"model.execution.max_tokens: {number}, as {found.reason}.")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the number where there is one."""
         if self._settles and self._kept:
             pl_module.log("update/max_tokens", float(self._kept))
 
@@ -199,7 +191,6 @@ class LearningRates(Callback):
     own = True  # whether `configure_optimizers` is the module's own
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse optimizers that `training_step` cannot use, and set the first rates."""
         if not self.own:
             check_optimizers(trainer, pl_module)
         self._set(trainer, pl_module, trainer.current_epoch)
@@ -207,11 +198,9 @@ class LearningRates(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: Experience, batch_idx: int
     ) -> None:
-        """Step what is stepped with the optimizer."""
         _step_schedulers(trainer, pl_module, "step", batch_idx + 1)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set the rates of the next iteration."""
         _step_schedulers(trainer, pl_module, "epoch", trainer.current_epoch + 1)
         self._set(trainer, pl_module, trainer.current_epoch + 1)
 

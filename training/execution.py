@@ -52,7 +52,6 @@ class Execution:
     quantise: Quantisation = "none"
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
         if self.logits_rows < 1 or self.token_limit < 0:
             raise ConfigError(
                 f"model.execution: found logits_rows {self.logits_rows} and max_tokens {self.max_tokens}, wanted 1 "

@@ -140,7 +140,6 @@ class AgentModule(CheckedModule, ValidationModule):
         return default_callbacks(own_rates=not is_overridden("configure_optimizers", self, AgentModule))
 
     def on_fit_start(self) -> None:
-        """Find the callbacks that take part in optimizer steps."""
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         self._step_callbacks = [each for each in callbacks if isinstance(each, StepCallback)]
 
@@ -302,7 +301,6 @@ class AgentModule(CheckedModule, ValidationModule):
         return over_ranks(self.trainer, tensor, "max")
 
     def on_train_epoch_start(self) -> None:
-        """Begin an iteration's clock and count."""
         self._began = time.perf_counter()
         self.finite_steps.in_iteration = 0
 

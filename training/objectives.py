@@ -164,7 +164,6 @@ class ClippedSurrogate(PolicyLoss):
         self.clip_low, self.clip_high, self.dual_clip = clip_low, clip_high, dual_clip
 
     def __call__(self, policy_logprobs_BT: Tensor, batch: Experience) -> PolicyLossResult:
-        """See `clipped_surrogate`."""
         return clipped_surrogate(
             policy_logprobs_BT,
             old_logprobs_BT=batch.old_logprobs_BT,

@@ -71,7 +71,6 @@ class OutcomeReward:
         self.correct, self.well_formed = correct, well_formed
 
     def __call__(self, rollout: Rollout) -> Rollout:
-        """The rollout with its reward and success filled in."""
         result = grade(rollout)
         reward = self.correct if result.correct else self.well_formed if result.parsed else 0.0
         return rollout.graded(reward, success=result.correct)
@@ -111,7 +110,6 @@ class OpenAnswerReward(ABC):
         """From 0 to 1: how right the answer to a list question is. `items` are the entries with their synonyms."""
 
     def __call__(self, rollout: Rollout) -> Rollout:
-        """The rollout with its reward and success filled in."""
         result, question, answer = grade(rollout), rollout.question, without_citations(rollout.answer or "")
         outside = rollout.stop_reason is not StopReason.ANSWERED
         if outside or result.verdict in (Verdict.NO_ANSWER, Verdict.UNPARSED, Verdict.MULTIPLE):
@@ -207,7 +205,6 @@ class TurnRewards:
         self.outcome, self.gold_hit, self.search_cost = outcome, gold_hit, search_cost
 
     def __call__(self, rollout: Rollout) -> Rollout:
-        """The rollout with its outcome and the rewards of its turns filled in."""
         missing = set(rollout.question.gold_passage_ids)
         turns: list[Turn] = []
         for turn in rollout.turns:
@@ -240,7 +237,6 @@ class SupportedCitations:
         self.judge = support_judge(support)
 
     def __call__(self, rollout: Rollout) -> Rollout:
-        """The rollout with its outcome, and what its citations earn."""
         done = self.outcome(rollout)
         found = citations_of(rollout, grade(rollout), self.judge)
         if not done.success or found is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from pydoc import locate
 from types import FunctionType
 from typing import Any, Protocol, runtime_checkable
@@ -48,21 +48,15 @@ TRAINER_DEFAULTS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Rule:
-    """Which values settings may have, in code and in words."""
-
-    names: tuple[str, ...]
-    allows: Callable[[Any], bool]
-    wanted: str
+Rules = Mapping[str, tuple[Callable[[Any], bool], str]]
+"""Which values a setting may have, in code and in words."""
 
 
-def check_rules(group: str, settings: Mapping[str, Any], rules: tuple[Rule, ...]) -> None:
+def check_rules(group: str, settings: Mapping[str, Any], rules: Rules) -> None:
     """Raise ConfigError for the first setting that its rule does not allow; absent ones are not checked."""
-    for rule in rules:
-        for name in rule.names:
-            if name in settings and not rule.allows(settings[name]):
-                raise ConfigError(f"{group}.{name}: found {settings[name]}, wanted {rule.wanted}.")
+    for name, (allows, wanted) in rules.items():
+        if name in settings and not allows(settings[name]):
+            raise ConfigError(f"{group}.{name}: found {settings[name]}, wanted {wanted}.")
 
 
 def _only(*values: str) -> Callable[[Any], bool]:
@@ -79,56 +73,51 @@ def _number(allows: Callable[[float], bool], *, optional: bool = False) -> Calla
     return check
 
 
-NO_LOOP = "no such loop runs here. Validation asks data.val_benchmark"
+NO_LOOP = (_only("None", "1.0"), "none: no such loop runs here. Validation asks data.val_benchmark")
 NO_STOP = "none: CollapseMonitor could not stop the run"
 NORMS = "model.policy_max_grad_norm and model.critic_max_grad_norm"
-TRAINER_RULES = (
-    Rule(
-        ("fast_dev_run",),
+TRAINER_RULES: Rules = {
+    "fast_dev_run": (
         _only("None", "False", "0"),
         "false. For a short run set trainer.max_epochs 1 and lower data.num_questions",
     ),
-    Rule(("barebones",), _only("None", "False"), "false: metrics and checkpoints are needed"),
-    Rule(
-        ("precision",),
+    "barebones": (_only("None", "False"), "false: metrics and checkpoints are needed"),
+    "precision": (
         _only("None", "32", "32-true"),
         "32-true, which changes nothing. Set model.dtype: the policy's passes and those that it is compared with must "
         "compute alike",
     ),
-    Rule(("gradient_clip_val",), _only("None"), f"none. Set {NORMS} instead"),
-    Rule(("gradient_clip_algorithm",), _only("None"), f"none. Gradients are clipped by norm; set {NORMS}"),
-    Rule(
-        ("max_epochs",),
+    "gradient_clip_val": (_only("None"), f"none. Set {NORMS} instead"),
+    "gradient_clip_algorithm": (_only("None"), f"none. Gradients are clipped by norm; set {NORMS}"),
+    "max_epochs": (
         _number(lambda value: value >= 1, optional=True),
         "1 or more: the agent is exported after the last iteration",
     ),
-    Rule(("max_steps",), _only("None", "-1"), "-1. It would end inside an iteration; set trainer.max_epochs"),
-    Rule(
-        ("max_time",),
+    "max_steps": (_only("None", "-1"), "-1. It would end inside an iteration; set trainer.max_epochs"),
+    "max_time": (
         _only("None"),
         "none. It would end inside an iteration, without an agent. Set trainer.max_epochs, or stop the run: it goes on "
         "where it was",
     ),
-    Rule(("min_epochs",), _only("None", "0", "1"), NO_STOP),
-    Rule(("min_steps",), _only("None", "0"), NO_STOP),
-    Rule(
-        ("limit_train_batches",),
+    "min_epochs": (_only("None", "0", "1"), NO_STOP),
+    "min_steps": (_only("None", "0"), NO_STOP),
+    "limit_train_batches": (
         _only("None", "1.0"),
         "none: it would leave rollouts out and cut optimizer steps. Lower data.num_questions",
     ),
-    Rule(("accumulate_grad_batches",), _only("1"), "1: a batch is an optimizer step. Set data.num_micro_batches"),
-    Rule(("overfit_batches",), _only("None", "0", "0.0"), "0. Give a benchmark of few questions instead"),
-    Rule(("limit_test_batches", "limit_predict_batches"), _only("None", "1.0"), f"none: {NO_LOOP}"),
-    Rule(
-        ("val_check_interval",),
+    "accumulate_grad_batches": (_only("1"), "1: a batch is an optimizer step. Set data.num_micro_batches"),
+    "overfit_batches": (_only("None", "0", "0.0"), "0. Give a benchmark of few questions instead"),
+    "limit_test_batches": NO_LOOP,
+    "limit_predict_batches": NO_LOOP,
+    "val_check_interval": (
         _only("None", "1.0"),
         "none: validation follows whole iterations. Set trainer.check_val_every_n_epoch",
     ),
-    Rule(("check_val_every_n_epoch",), _number(lambda value: value >= 1), "1 iteration or more"),
-    Rule(("sync_batchnorm",), _only("None", "False"), "false: the frozen base has no statistics to synchronise"),
-    Rule(("enable_checkpointing",), _only("None", "True"), "true: a run goes on from its checkpoints"),
-    Rule(("log_every_n_steps",), _only("None", "1"), "1: an iteration's own metrics come once"),
-)
+    "check_val_every_n_epoch": (_number(lambda value: value >= 1), "1 iteration or more"),
+    "sync_batchnorm": (_only("None", "False"), "false: the frozen base has no statistics to synchronise"),
+    "enable_checkpointing": (_only("None", "True"), "true: a run goes on from its checkpoints"),
+    "log_every_n_steps": (_only("None", "1"), "1: an iteration's own metrics come once"),
+}
 # A trainer made in Python may log rarely or write no checkpoints; it holds no value for the other two.
 NOT_OF_TRAINERS = ("enable_checkpointing", "log_every_n_steps", "max_time", "sync_batchnorm")
 
@@ -166,7 +155,7 @@ def check_trainer_settings(settings: Mapping[str, Any]) -> None:
 
 def check_trainer(trainer: Trainer) -> None:
     """The same for a trainer that was made in Python."""
-    names = {name for rule in TRAINER_RULES for name in rule.names}.difference(NOT_OF_TRAINERS)
+    names = TRAINER_RULES.keys() - NOT_OF_TRAINERS
     found = {name: getattr(trainer, name) for name in (*names, "accelerator", "strategy", "callbacks")}
     found["sync_batchnorm"] = vars(trainer.strategy).get("_layer_sync")
     check_trainer_settings({**found, "plugins": [trainer.precision_plugin]})
@@ -286,27 +275,28 @@ def _check_callback(callback: Any) -> None:
             raise ConfigError(f"trainer.callbacks: found {found.__name__}. Take it out: {why}.")
 
 
-MODULE_RULES = (
-    Rule(("policy_lr", "critic_lr"), _number(lambda value: 0 <= value <= 1), "a learning rate from 0 to 1"),
-    Rule(("weight_decay", "kl_coef"), _number(lambda value: value >= 0), "a finite number, 0 or more"),
-    Rule(("entropy_coef",), _number(lambda value: True), "a finite number"),
-    Rule(
-        ("policy_max_grad_norm", "critic_max_grad_norm"),
-        _number(lambda value: value > 0),
-        "a finite number above 0; a large one, such as 1e6, clips nothing",
-    ),
-    Rule(("temperature",), _number(lambda value: value > 0), "a positive finite number (sampling must explore)"),
-    Rule(("value_clip",), _number(lambda value: value > 0, optional=True), "a finite number above 0, or none"),
-    Rule(("lr_decay_iterations",), _number(lambda value: value >= 1, optional=True), "1 or more iterations, or none"),
-    Rule(("lr_warmup_iterations",), _number(lambda value: value >= 0), "0 or more iterations"),
-    Rule(
-        ("dtype",),
+RATE = (_number(lambda value: 0 <= value <= 1), "a learning rate from 0 to 1")
+SIZE = (_number(lambda value: value >= 0), "a finite number, 0 or more")
+NORM = (_number(lambda value: value > 0), "a finite number above 0; a large one, such as 1e6, clips nothing")
+MODULE_RULES: Rules = {
+    "policy_lr": RATE,
+    "critic_lr": RATE,
+    "weight_decay": SIZE,
+    "kl_coef": SIZE,
+    "entropy_coef": (_number(lambda value: True), "a finite number"),
+    "policy_max_grad_norm": NORM,
+    "critic_max_grad_norm": NORM,
+    "temperature": (_number(lambda value: value > 0), "a positive finite number (sampling must explore)"),
+    "value_clip": (_number(lambda value: value > 0, optional=True), "a finite number above 0, or none"),
+    "lr_decay_iterations": (_number(lambda value: value >= 1, optional=True), "1 or more iterations, or none"),
+    "lr_warmup_iterations": (_number(lambda value: value >= 0), "0 or more iterations"),
+    "dtype": (
         lambda dtype: getattr(torch, dtype, None) is not torch.float16,
         "bfloat16 or float32. In float16 small gradients become 0, and the loss is not scaled. An agent trained so "
         "can still be loaded in float16",
     ),
-)
-LORA_RULES = (Rule(("rank", "alpha"), _number(lambda value: value >= 1), "a whole number, 1 or more"),)
+}
+LORA_RULES: Rules = dict.fromkeys(("rank", "alpha"), (_number(lambda value: value >= 1), "a whole number, 1 or more"))
 
 
 def check_module_settings(settings: Mapping[str, Any]) -> None:

@@ -30,7 +30,6 @@ class ValidationModule(LightningModule):
     @torch.inference_mode(mode=False)  # what an engine makes now, training reads later
     @torch.no_grad()
     def on_validation_epoch_start(self) -> None:
-        """Sync the weights once."""
         trainer = self.trainer
         self._answers = []
         self._data().sync_agent(self, version=trainer.current_epoch + int(not trainer.sanity_checking))
@@ -38,11 +37,9 @@ class ValidationModule(LightningModule):
     @torch.inference_mode(mode=False)
     @torch.no_grad()
     def validation_step(self, batch: list[Question], batch_idx: int) -> None:
-        """Answer a batch."""
         self._answers += self._data().answers(batch)
 
     def on_validation_epoch_end(self) -> None:
-        """Log what all ranks answered."""
         answers = gathered(self.trainer, self._answers)
         if self.trainer.sanity_checking:
             return
@@ -71,10 +68,8 @@ class ValidationBatches(IterableDataset[list[Question]]):
         self._count = -(-len(questions[:: trainer.world_size]) // BATCH)
 
     def __len__(self) -> int:
-        """Batches of each rank."""
         return self._count
 
     def __iter__(self) -> Iterator[list[Question]]:
-        """The batches of one rank."""
         for number in range(self._count):
             yield list(self._own[number * BATCH : (number + 1) * BATCH])

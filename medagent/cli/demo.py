@@ -109,7 +109,6 @@ class DemoSettings:
     questions_per_kind: int = 200
 
     def __post_init__(self) -> None:
-        """Refuse now what would otherwise fail after the untrained model was measured."""
         for name, value, least in (
             ("seed", self.seed, 0),
             ("demonstrations", self.demonstrations, LEAST_DEMONSTRATIONS),

@@ -30,7 +30,6 @@ class EvaluationBar(EvaluationCallback):
     """A bar with the accuracy so far, while the block runs."""
 
     def __init__(self, console: Console) -> None:
-        """Print to this console."""
         self._counts: dict[str, tuple[int, int]] = {}
         self._bars = Progress(
             TextColumn("{task.description:14s}"),
@@ -42,11 +41,9 @@ class EvaluationBar(EvaluationCallback):
         )
 
     def __enter__(self) -> Self:
-        """The bar, which appears with the first question."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the bar as it is."""
         self._bars.stop()
 
     def on_start(self, settings: Mapping[str, Any], questions: int, notes: Mapping[str, int], total: int) -> None:

@@ -88,7 +88,6 @@ class Named:
         return frozenset((value, unit) for value, unit in self.numbers if unit in DOSE_UNITS)
 
     def __bool__(self) -> bool:
-        """Whether anything is named."""
         return bool(self.drugs or self.numbers)
 
 

@@ -136,7 +136,6 @@ class Support:
     counted: int = 0
 
     def __add__(self, other: Support) -> Support:
-        """Both together."""
         return Support(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 

@@ -208,7 +208,6 @@ class Names:
             self._by_length[len(word)].append(word)
 
     def __len__(self) -> int:
-        """How many titles there are."""
         return len(self._titles)
 
     def near(self, subject: Mapping[str, str], missing: Sequence[str]) -> list[str]:

@@ -67,7 +67,6 @@ class TurnRow:
     ended: bool = False
 
     def __post_init__(self) -> None:
-        """Count what the dialogue holds."""
         self.before = self.dialogue.length + len(self.dialogue.pending)
 
     def fail(self, error: BaseException) -> None:

@@ -21,7 +21,7 @@ from medagent.errors import EndpointError, PolicyError
 from medagent.pieces import TOOL_CALL, Block
 from medagent.policies.http_endpoint import Endpoint, status_of
 from medagent.policies.turn_ends import first_end
-from medagent.policy import SampledTurn, TurnStop
+from medagent.policy import Policy, SampledTurn, Session, TurnStop
 from medagent.protocol import TagProtocol
 from medagent.tool_calls import SEARCH_FUNCTION, query_of
 from medagent.types import Limits, Usage
@@ -51,7 +51,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 @dataclass
-class RemotePolicy:
+class RemotePolicy(Policy):
     """Samples turns at a chat endpoint; `url` ends before "/chat/completions" (such as http://localhost:8000/v1).
 
     Failures are retried with back-off, then raise `EndpointError`. A parameter that the model refuses is left out from
@@ -72,7 +72,6 @@ class RemotePolicy:
     endpoint: Endpoint = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Connect nothing yet."""
         self.endpoint = Endpoint(self.url, self.api_key, self.timeout_s, self.retries, self.backoff_s)
         self.endpoint.requests_per_minute = self.requests_per_minute
 
@@ -81,7 +80,6 @@ class RemotePolicy:
         return RemoteSession(self, seed % 2**31, temperature, blocks)
 
     async def disconnect(self) -> None:
-        """See `Policy.disconnect`."""
         await self.endpoint.disconnect()
 
     async def complete(self, body: dict[str, Any]) -> ChatReply:
@@ -175,7 +173,7 @@ def _valid(text: object) -> str:
     return str(text).encode("utf-8", errors="replace").decode("utf-8")
 
 
-class RemoteSession:
+class RemoteSession(Session):
     """A dialogue with a `RemotePolicy`.
 
     The loop appends the user's messages, and the endpoint writes the assistant's.
@@ -189,11 +187,9 @@ class RemoteSession:
         self._pending: list[int] = []
 
     def append(self, token_ids: list[int]) -> None:
-        """See `Session.append`."""
         self._pending += token_ids
 
     async def sample(self, *, max_tokens: int) -> SampledTurn:
-        """See `Session.sample`."""
         said = str(self._policy.tokenizer.decode(self._pending))
         opened = next((block.start for block in self._blocks if said.endswith(block.start)), "")
         if opened:

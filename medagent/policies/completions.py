@@ -21,7 +21,7 @@ from medagent.errors import PolicyError
 from medagent.pieces import Block
 from medagent.policies.http_endpoint import Endpoint, EndpointGoneError
 from medagent.policies.turn_ends import TurnEnds, end_token_ids
-from medagent.policy import SampledTurn, TurnStop
+from medagent.policy import Policy, SampledTurn, Session, TurnStop
 
 # All are sent: a server takes a missing one from the model's generation_config.json, and would sample from another
 # distribution than the trainer computes.
@@ -77,7 +77,7 @@ class Replica:
 
 
 @dataclass
-class CompletionPolicy:
+class CompletionPolicy(Policy):
     """Samples turns from sources that all serve `model`. A new dialogue goes to the source with fewest.
 
     With `seeded`, each turn carries a seed that follows from the dialogue's seed. Servers that batch give equal samples
@@ -96,18 +96,15 @@ class CompletionPolicy:
     replicas: list[Replica] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check that there is at least one source."""
         if not self.sources:
             raise PolicyError("completion endpoints: none given, wanted one or more. Name them.")
         self.replicas = [Replica(source) for source in self.sources]
         self.end_ids = end_token_ids(self.tokenizer) if self.end_ids is None else self.end_ids
 
     def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> CompletionSession:
-        """See `Policy.open`."""
         return CompletionSession(self, seed=seed, temperature=temperature, blocks=blocks)
 
     async def disconnect(self) -> None:
-        """See `Policy.disconnect`."""
         for source in self.sources:
             await source.disconnect()
 
@@ -138,7 +135,7 @@ class CompletionPolicy:
         raise PolicyError(f"all {len(self.replicas)} replicas are gone; of the last: {last}") from last
 
 
-class CompletionSession:
+class CompletionSession(Session):
     """A dialogue with a `CompletionPolicy`, with all its tokens so far."""
 
     def __init__(self, policy: CompletionPolicy, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> None:
@@ -150,11 +147,9 @@ class CompletionSession:
         self._name = uuid4().hex
 
     def append(self, token_ids: list[int]) -> None:
-        """See `Session.append`."""
         self._token_ids += token_ids
 
     async def sample(self, *, max_tokens: int) -> SampledTurn:
-        """See `Session.sample`."""
         if len(self._token_ids) == self._read:
             raise PolicyError("nothing to continue from: append the prompt or an observation before sampling a turn.")
         policy = self._policy
@@ -210,7 +205,6 @@ class CompletionSession:
         return [int(token) for token in token_ids], [float(value) for value in logprobs]
 
     def close(self) -> None:
-        """See `Session.close`."""
         if self._replica is not None:
             self._replica.dialogues -= 1
             self._replica = None

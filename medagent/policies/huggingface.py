@@ -25,12 +25,12 @@ from medagent.policies.batch import Batch, Dialogue, Sampler, TurnRow
 from medagent.policies.decoder_shape import shape_of
 from medagent.policies.self_check import check_sampling
 from medagent.policies.turn_ends import TurnEnds, end_token_ids
-from medagent.policy import SampledTurn
+from medagent.policy import Policy, SampledTurn, Session
 
 JOIN_SHARE, JOIN_STEPS = 8, 8  # rows join when they are an eighth of the running ones, or after eight tokens
 
 
-class HFPolicy:
+class HFPolicy(Policy):
     """Samples turns with a causal language model.
 
     With `lockstep`, a batch starts when every open session waits. Batches are then the same in every run, hence the
@@ -56,7 +56,6 @@ class HFPolicy:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="policy")
 
     def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> HFSession:
-        """See `Policy.open`."""
         session = HFSession(self, seed=seed, temperature=temperature, blocks=blocks)
         with self._lock:
             self._open.add(session.dialogue)
@@ -212,7 +211,7 @@ class HFPolicy:
         return [row for row in rows if not row.ended]
 
 
-class HFSession:
+class HFSession(Session):
     """A dialogue with an `HFPolicy`, which holds the KV cache of what was read so far."""
 
     def __init__(self, policy: HFPolicy, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> None:
@@ -220,11 +219,9 @@ class HFSession:
         self._policy = policy
 
     def append(self, token_ids: list[int]) -> None:
-        """See `Session.append`."""
         self.dialogue.pending += token_ids
 
     async def sample(self, *, max_tokens: int) -> SampledTurn:
-        """See `Session.sample`."""
         dialogue = self.dialogue
         if dialogue.failed:
             raise PolicyError("an earlier turn of this dialogue failed: close it and open another.")
@@ -240,7 +237,6 @@ class HFSession:
         return await future
 
     def close(self) -> None:
-        """See `Session.close`."""
         self._policy._close(self.dialogue)
 
 

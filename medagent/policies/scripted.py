@@ -8,12 +8,12 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.pieces import Block, Piece, encode
 from medagent.policies.turn_ends import TurnEnds, end_token_ids
-from medagent.policy import SampledTurn, TurnStop
+from medagent.policy import Policy, SampledTurn, Session, TurnStop
 
 Script = Callable[[str, int], str]  # (text read so far, turn number) -> the next turn
 
 
-class ScriptedPolicy:
+class ScriptedPolicy(Policy):
     """Writes the turns that `script` returns; log-probs are 0 (every token certain)."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, script: Script) -> None:
@@ -27,7 +27,7 @@ class ScriptedPolicy:
         """See `Policy.disconnect`: there is nothing."""
 
 
-class ScriptedSession:
+class ScriptedSession(Session):
     """A dialogue with a `ScriptedPolicy`."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, script: Script, blocks: tuple[Block, ...]) -> None:
@@ -37,11 +37,9 @@ class ScriptedSession:
         self._turn = 0
 
     def append(self, token_ids: list[int]) -> None:
-        """See `Session.append`."""
         self._read += token_ids
 
     async def sample(self, *, max_tokens: int) -> SampledTurn:
-        """See `Session.sample`."""
         text = self._script(str(self._tokenizer.decode(self._read)), self._turn)
         ids = encode(self._tokenizer, [Piece(text)])[:max_tokens]
         self._turn += 1

@@ -89,7 +89,6 @@ class Probe:
     _at: float = field(default=-float("inf"))
 
     async def __call__(self) -> bool:
-        """The outcome."""
         if time.monotonic() - self._at < self.every_s:
             return self._works
         self._at = time.monotonic()

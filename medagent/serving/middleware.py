@@ -107,7 +107,6 @@ class Guards:
         self._hosts = frozenset(map(_host, hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -43,7 +43,6 @@ class AdmissionLimits:
     max_per_key: int = 32
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if self.max_running < 1 or self.max_waiting < 0 or self.timeout_s <= 0 or self.max_per_key < 1:
             raise ConfigError(
                 f"limits: found max_running {self.max_running}, max_waiting {self.max_waiting}, timeout_s "

@@ -32,7 +32,6 @@ class ComputeBudget(Callback):
         return budget_units(*CountedTokens.of(trainer).so_far(trainer, pl_module))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A run that has spent its budget is over."""
         if trainer.current_epoch and self.spent(trainer, pl_module) >= self._units:
             print(f"Nothing is left to do: the budget of {self._units:,.0f} units is spent.", flush=True)
             trainer.should_stop = True

@@ -73,7 +73,6 @@ class Thresholds:
     held_out_decides: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
         for name in ("success_fall", "searches_fall", "held_out_fall"):
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError(f"Thresholds.{name}: found {getattr(self, name)}, wanted a share between 0 and 1.")
@@ -207,7 +206,6 @@ class CollapseMonitor(Callback):
         self._candidate: dict[str, Any] = {}  # weights and optimizer before the iteration
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that a resumed run needs."""
         return {
             "detector": self._detector.state(),
             "rollbacks": self._rollbacks,
@@ -216,7 +214,6 @@ class CollapseMonitor(Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
         self._detector.restore(state_dict["detector"])
         self._rollbacks, self._stopped = state_dict["rollbacks"], state_dict["stopped"]
         self._events = list(state_dict["events"])
@@ -245,7 +242,6 @@ class CollapseMonitor(Callback):
             )
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin an iteration."""
         self._seen.clear()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -259,7 +255,6 @@ class CollapseMonitor(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Note what is watched of an optimizer step."""
         assert isinstance(pl_module, AgentModule)
         skipped = pl_module.finite_steps.skipped
         for name in WATCHED:
@@ -270,12 +265,10 @@ class CollapseMonitor(Callback):
                 self._seen[name].append(float(trainer.callback_metrics[name]))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take this iteration's accuracy on held-out questions."""
         if HELD_OUT in trainer.callback_metrics:
             self._seen[HELD_OUT] = [float(trainer.callback_metrics[HELD_OUT])]
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Judge the iteration and act."""
         assert isinstance(pl_module, AgentModule)
         names = sorted(self._seen)
         means = torch.tensor([sum(self._seen[name]) / len(self._seen[name]) for name in names])

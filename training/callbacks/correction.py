@@ -131,7 +131,6 @@ class ClippingBiasCorrection(StepCallback):
         self._measured = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse what does not fit."""
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         corrections = [each for each in callbacks if isinstance(each, ClippingBiasCorrection)]
         if len(corrections) > 1:
@@ -160,7 +159,6 @@ class ClippingBiasCorrection(StepCallback):
             )
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """An iteration begins."""
         self._step = 0
 
     def on_policy_loss(self, module: AgentModule, terms: PolicyTerms) -> None:
@@ -228,7 +226,6 @@ class ClippingBiasCorrection(StepCallback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
     ) -> None:
-        """Begin the next step's sums."""
         self._step += self._measured
         self._measured = False
         self._bias, self._gradient = [], []

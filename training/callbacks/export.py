@@ -35,7 +35,6 @@ class AgentExport(Callback):
         self._trained = False
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Export where it is due."""
         done = trainer.current_epoch + 1
         if done == trainer.max_epochs or (self._every and done % self._every == 0):
             self.export(trainer, pl_module)

@@ -27,7 +27,6 @@ class _LevelSampling(Callback):
             )
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Overwrite the batch's segments before the objective sees them."""
         assert isinstance(batch, Experience)
         batch.ratio_segments_BT = ratio_segments(self.level, batch.mask_BT, batch.turn_ids_BT)
 

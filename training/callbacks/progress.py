@@ -19,13 +19,11 @@ class ProgressLine(Callback):
         self._first = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note when training began."""
         self._started = time.monotonic()
         self._first = trainer.current_epoch
 
     @rank_zero_only
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say that rollouts are being collected, on a terminal."""
         self._epoch_started = time.monotonic()
         if sys.stdout.isatty():
             print(f"\riteration {trainer.current_epoch + 1}: collecting rollouts ...\x1b[K", end="", flush=True)
@@ -34,14 +32,12 @@ class ProgressLine(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Show the updates as they go, on a terminal."""
         if sys.stdout.isatty():
             done = f"{batch_idx + 1}/{trainer.num_training_batches}"
             print(f"\riteration {trainer.current_epoch + 1}: updating {done}\x1b[K", end="", flush=True)
 
     @rank_zero_only
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the iteration's line."""
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         total = trainer.max_epochs or 0
         done = trainer.current_epoch + 1

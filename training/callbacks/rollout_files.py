@@ -18,7 +18,6 @@ class RolloutRecords(Callback):
         self._every, self._limit = every, limit
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the iteration's records."""
         data = trainer.datamodule  # type: ignore[attr-defined]
         assert isinstance(data, RolloutData)
         if trainer.current_epoch % self._every or not trainer.is_global_zero:

@@ -39,7 +39,6 @@ class OffPolicy:
     overlap: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
         if self.staleness < 0:
             raise ConfigError(f"OffPolicy.staleness: found {self.staleness}, wanted 0 or more iterations.")
         if self.overlap and not self.staleness:
@@ -70,7 +69,6 @@ class ExperienceDraft:
     metrics: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Begin with what holds when no stage changes it."""
         logprobs_BT = self.tensors.rollout_logprobs_BT
         self.truncated_B = torch.tensor([rollout.stop_reason.truncated for rollout in self.rollouts])
         self.reference_BT, self.proximal_BT, self.values_BT = (torch.zeros_like(logprobs_BT) for _ in range(3))

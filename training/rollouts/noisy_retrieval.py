@@ -26,7 +26,6 @@ class NoisyRetrieval:
     injected: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for what is no share."""
         for name, share in (("withheld", self.withheld), ("injected", self.injected)):
             if not 0 <= share <= 1:
                 raise ConfigError(f"data.noisy_retrieval.{name}: found {share}, wanted a share from 0 to 1.")
