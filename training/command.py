@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from pydoc import locate
@@ -12,6 +14,7 @@ import torch
 import yaml
 from jsonargparse import Namespace, dict_to_namespace, get_loader, set_loader
 from lightning import Callback, Trainer
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, instantiate_class
 from torch.optim import Optimizer
@@ -35,7 +38,6 @@ from medagent.training.engines import Engine
 from medagent.training.execution import keep_freed_memory
 from medagent.training.module import AgentModule
 from medagent.training.objectives import PolicyLoss
-from medagent.training.parser_errors import errors_of_classes, in_one_line
 from medagent.training.rewards import Reward
 from medagent.training.run import fit_in_folder, quiet_lightning, run_checkpoints, run_loggers
 from medagent.training.settings import (
@@ -58,6 +60,36 @@ BASES: tuple[type, ...] = (
     Environment,
     TurnProtocol,
 )
+
+
+# The part of a message of jsonargparse that names the class; the others tell what else a setting may be.
+PROBLEM = re.compile(
+    r"(?:Problem with given class_path|Expected a dot import path string:) .+?(?=\n\s*- |\nGiven value|\Z)", re.DOTALL
+)
+
+
+def in_one_line(message: str) -> str:
+    """A parser's message without line breaks, and without other forms of a setting that names a class."""
+    setting, problems = re.match(r'Parser key "[^"]+":', message), PROBLEM.findall(message)
+    return " ".join((f"{setting[0]} {problems[-1]}" if setting and problems else message).split())
+
+
+@contextmanager
+def errors_of_classes() -> Iterator[None]:
+    """Raise what a class of the configuration raised, and not the parser's account of it.
+
+    Raises:
+        ConfigError: a package is missing, or Lightning refuses a setting.
+    """
+    try:
+        yield
+    except (ValueError, ImportError, MisconfigurationException) as error:
+        cause: BaseException = error
+        while isinstance(cause, ValueError) and cause.__cause__ is not None:
+            cause = cause.__cause__
+        if isinstance(cause, ImportError | MisconfigurationException):
+            raise ConfigError(" ".join(str(cause).split())) from error
+        raise cause from None
 
 
 class AgentParser(LightningArgumentParser):

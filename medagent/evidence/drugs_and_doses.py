@@ -14,24 +14,10 @@ from functools import lru_cache
 from importlib.resources import files
 
 from medagent.answer_forms import without_citations
+from medagent.evidence.words import word_list
 
-STEMS = (
-    "alol azepam azepine azolam azole azosin bactam barbital caine ciclib cillin citabine conazole coxib curium "
-    "curonium cycline dilol dipine dronate dronic fibrate floxacin fungin gabalin gatran gestrel gliflozin "
-    "gliptin glitazone glutide grastim grel grelor ipramine kacin kinra limus lukast mab micin mustine mycin "
-    "natide nib olol oxacin oxetine parib parin penem perazine peridol peridone phenazine platin poetin prazole "
-    "pril prilat profen promazine quine racetam rasidone relin ridazine rizine rubicin sartan semide setron "
-    "statin steride stigmine taxel tecan teplase thiazide toin trexate triptan triptyline tropium ulosin vir "
-    "vudine xaban zolamide zomib zotan"
-).split()
-_NO_DRUGS = frozenset(  # of the body, or classes of substances
-    (
-        "somatostatin cystatin follistatin myostatin angiostatin endostatin kallistatin obestatin cortistatin ghrelin "
-        "imidazole triazole benzimidazole thiazole pyrazole oxazole hydantoin allantoin gonadorelin diazepine "
-        "benzodiazepine"
-    ).split()
-)
-_STEM = re.compile(rf"(?:cef\w{{4,}}|\w{{2,}}(?:{'|'.join(STEMS)}))")
+_NO_DRUGS = word_list("no_drugs")
+_STEM = re.compile(rf"(?:cef\w{{4,}}|\w{{2,}}(?:{'|'.join(sorted(word_list('drug_stems')))}))")
 _WORD = re.compile(r"[^\W\d_][^\W\d_-]*")
 _UNIT_WORDS = {  # unit -> its spellings, without a plural's "s"
     "ug": "mcg µg μg ug microgram",

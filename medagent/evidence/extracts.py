@@ -14,7 +14,7 @@ from rapidfuzz.distance import OSA
 
 from medagent.evidence.drugs_and_doses import named_in
 from medagent.evidence.reading import Asked, words_of
-from medagent.evidence.relations import AskedRelation
+from medagent.evidence.rules import AskedRelation
 from medagent.evidence.sentences import denies
 from medagent.evidence.subject import match_subject, word_lists
 from medagent.evidence.synonyms import SynonymTable

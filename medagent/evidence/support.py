@@ -17,16 +17,12 @@ from dataclasses import astuple, dataclass
 from typing import Protocol
 
 from medagent.answer_forms import citations, without_citations
+from medagent.evidence.words import word_list
 from medagent.retrieval.chunking import split_sentences
 from medagent.retrieval.passages import Passage
 
 WORD = re.compile(r"[^\W_]+(?:[+-](?![\w]))?")
-STOP = frozenset(
-    (
-        "a an and are as at be been by for from has have in into is it its of on or that the their this to was were "
-        "which with"
-    ).split()
-)
+STOP = word_list("stop")
 _POINTS_BACK = re.compile(r"\b(?:it|its|they|their|them|this|these|he|she|his|her|the patients?)\b", re.IGNORECASE)
 _LINKS = re.compile(  # a list of them states nothing
     r"https?://|\bwww\.|clinicaltrials\.gov|^\W*(?:see also|further reading|(?:related|these) (?:links|resources))\b",

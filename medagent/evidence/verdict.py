@@ -14,7 +14,6 @@ from dataclasses import replace
 from medagent.answer_forms import citations, without_citations
 from medagent.evidence.drugs_and_doses import named_in
 from medagent.evidence.kinds import WHY_NONE, EvidenceKind, EvidenceVerdict
-from medagent.evidence.languages import ONLY_ENGLISH, is_other_language
 from medagent.evidence.reading import (
     LONG_SUBJECT,
     Asked,
@@ -25,8 +24,7 @@ from medagent.evidence.reading import (
     without_name,
     words_of,
 )
-from medagent.evidence.relations import AskedRelation
-from medagent.evidence.rules import LexicalRule, stating
+from medagent.evidence.rules import AskedRelation, LexicalRule, stating
 from medagent.evidence.sentences import (
     SUPPOSED,
     breaks_off,
@@ -41,7 +39,16 @@ from medagent.evidence.sentences import (
 from medagent.evidence.subject import SubjectMatch, match_subject
 from medagent.evidence.support import Statement, SupportJudge, content_words
 from medagent.evidence.synonyms import SynonymTable
-from medagent.evidence.words import Names, describes, folded, forms, subject_words, tells
+from medagent.evidence.words import (
+    ONLY_ENGLISH,
+    Names,
+    describes,
+    folded,
+    forms,
+    is_other_language,
+    subject_words,
+    tells,
+)
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Rollout, StopReason
 

@@ -33,13 +33,6 @@ _IDLE_PRIMARY = re.compile(
     r"\b(?:primary|main|first|typical|classic) (?=(?:known )?(?:cause|drug|treatment|choice|test|sign|therap|line))",
     re.IGNORECASE,
 )
-_IRREGULAR = dict(
-    pair.split(":")
-    for pair in (
-        "children:child women:woman men:man feet:foot teeth:tooth mice:mouse metastases:metastasis diagnoses:diagnosis "
-        "bacteria:bacterium fungi:fungus vertebrae:vertebra diverticula:diverticulum"
-    ).split()
-)
 _POSSESSIVE = re.compile(r"(?<=\w)['\u2019]s\b")
 _GREEK = str.maketrans(GREEK)
 MISSPELT_FRAME = ("syndrome", "syndromes", "disease", "diseases", "disorder", "condition")
@@ -56,6 +49,7 @@ def word_list(name: str) -> frozenset[str]:
     return frozenset(_word_lists()[name].split())
 
 
+_IRREGULAR = dict(pair.split(":") for pair in word_list("irregular"))
 FRAME = word_list("frame")  # words that frame a question and name none of what it is about
 
 
@@ -237,3 +231,27 @@ class Names:
             )
             near += [(other, distance) for other, distance, _ in found if distance < 2 or other[0] == word[0]]
         return near
+
+
+ONLY_ENGLISH = "Only questions in English are read. Please ask it in English."
+
+
+@lru_cache(maxsize=1)
+def _common_words() -> list[frozenset[str]]:
+    lists = yaml.safe_load(files("medagent.evidence").joinpath("languages.yaml").read_text(encoding="utf-8"))
+    return [frozenset(words.split()) for words in lists]
+
+
+def is_other_language(question: str) -> bool:
+    """Whether a question is in another language: two letters of another script, or more common words of another one."""
+    scripts = [unicodedata.name(each, "").split()[0] for each in question if each.isalpha()]
+    foreign = sum(script not in ("LATIN", "GREEK", "MICRO", "FEMININE", "MASCULINE") for script in scripts)
+    if foreign > 1 or scripts.count("GREEK") > 4:
+        return True
+    words = [folded(found[0]) for found in TOKEN.finditer(question)]
+    asks = bool(asked_for(question)) - bool({"\u00bf", "\u00a1"} & set(question))
+    english = STOPWORDS | FRAME
+    return any(
+        sum(word in common for word in words) > asks + sum(word in english - common for word in words)
+        for common in _common_words()
+    )

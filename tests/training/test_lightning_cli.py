@@ -11,10 +11,9 @@ from torch.utils.data import DataLoader
 
 from medagent.errors import ConfigError, InputError
 from medagent.evaluation.benchmarks import StarterBenchmark
-from medagent.training.command import AgentCLI
+from medagent.training.command import AgentCLI, errors_of_classes, in_one_line
 from medagent.training.data import RolloutData
 from medagent.training.module import AgentModule
-from medagent.training.parser_errors import errors_of_classes, in_one_line
 from tests.support import CONFIGS
 from tests.training.support import OneBatch, Snoop, quiet_trainer, small_experience
 

@@ -5,8 +5,7 @@ from medagent.training.callbacks.collapse_monitor import CollapseMonitor
 from medagent.training.callbacks.correction import ClippingBiasCorrection
 from medagent.training.callbacks.export import AgentExport
 from medagent.training.callbacks.importance_level import SequenceLevelSampling, TurnLevelSampling
-from medagent.training.callbacks.progress import ProgressLine
-from medagent.training.callbacks.rollout_files import RolloutRecords
+from medagent.training.callbacks.progress import ProgressLine, RolloutRecords
 
 __all__ = [
     "AgentExport",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from pydoc import locate
+from typing import Any, ClassVar, Literal
 
 from medagent.errors import ConfigError
 from medagent.evidence import Shown
@@ -41,6 +42,12 @@ class AgentOptions:
     support: str = "rules"
     emergencies: str | None = None
     synonyms: str | None = None
+    work: ClassVar[str] = ""  # the function that does it, by its path: `--help` need not import it
+
+    def __call__(self) -> None:
+        """Run the command."""
+        work: Any = locate(self.work)
+        work(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +74,9 @@ class AskCommand(QuestionOptions):
         json: Print turns and answer as JSON, as POST /v1/answers has them.
     """
 
+    work = "medagent.cli.ask.ask"
     question: str = field(kw_only=False)
     options: list[str] | None = None
-
-    def __call__(self) -> None:
-        """Run the command."""
-        from medagent.cli.ask import ask
-
-        ask(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,14 +92,9 @@ class ChatCommand(QuestionOptions):
         json: Read one question per line without a prompt, and print one line of JSON for each.
     """
 
+    work = "medagent.cli.ask.chat"
     rewriter: str = "rules"
     rewriter_model: str = ""
-
-    def __call__(self) -> None:
-        """Run the command."""
-        from medagent.cli.ask import chat
-
-        chat(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +129,7 @@ class ServeCommand(AgentOptions):
         records_kept: Records that are kept at most. The oldest are deleted.
     """
 
+    work = "medagent.cli.serve.serve"
     corpus: str | None = None
     agent: str = ""
     name: str = "medagent"
@@ -163,12 +161,6 @@ class ServeCommand(AgentOptions):
                 f"host {self.host}: others could reach the agent there, and no bearer token is asked for. Give "
                 "--auth.api_key_hashes FILE (a SHA-256 digest per line), or leave --host out."
             )
-
-    def __call__(self) -> None:
-        """Run the command."""
-        from medagent.cli.serve import serve
-
-        serve(self)
 
 
 def replay(id: str, records: str = "runs/records", agent: str | None = None, index: str | None = None) -> None:

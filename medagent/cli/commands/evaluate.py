@@ -210,7 +210,7 @@ def rubric(
 
     from rich.console import Console
 
-    from medagent.cli.rubric import print_rubric, progress_of
+    from medagent.cli.judging import print_rubric, progress_of
     from medagent.evaluation.rubrics.judging import JudgeSettings, judge_file
     from medagent.evaluation.rubrics.responder import open_responder
 
@@ -272,17 +272,12 @@ class AcceptanceCommand(AgentOptions):
         max_wrong_stated: Accept only where at most this share is shown as stated on no expected source.
     """
 
+    work = "medagent.cli.judging.acceptance"
     questions: str = field(kw_only=False)
     out: str = "runs/acceptance.jsonl"
     before: str | None = None
     min_found: float = 0.0
     max_wrong_stated: float = 0.0
-
-    def __call__(self) -> None:
-        """Run the command."""
-        from medagent.cli.acceptance import acceptance
-
-        acceptance(self)
 
 
 EVALUATION_COMMANDS: dict[str, Any] = {

@@ -44,7 +44,7 @@ def questions_make(
     """
     from functools import partial
 
-    from medagent.cli.questions import make_with_progress
+    from medagent.cli.judging import make_with_progress
     from medagent.errors import InputError
     from medagent.evaluation.question_making.making import Making
     from medagent.evaluation.rubrics.judging import JudgeSettings

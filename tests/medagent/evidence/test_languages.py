@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from medagent.evidence.languages import is_other_language
+from medagent.evidence.words import is_other_language
 
 OTHER = """
 Was ist das Mittel der ersten Wahl bei Gicht?
