@@ -9,7 +9,7 @@ import sys
 import webbrowser
 from collections.abc import Callable, Coroutine
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
@@ -48,7 +48,7 @@ GRACE_S = 30  # seconds that running answers may take after the first Ctrl-C
 DEMO = "runs/demo/agent"
 EXAMPLES, QUIZ = "examples.jsonl", "quiz.jsonl"
 FILES = ("emergencies", "synonyms")
-MATTERING = (*AgentOptions.__dataclass_fields__, "engine", "servers", "vllm", "emergency_number")
+MATTERING = (*(each.name for each in fields(AgentOptions)), "engine", "servers", "vllm", "emergency_number")
 
 
 def serve(command: ServeCommand) -> None:
