@@ -6,6 +6,7 @@ import copy
 import json
 import shutil
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import cast
 
@@ -140,50 +141,17 @@ def _publish(fresh: Path, out: Path) -> float:
 
 def model_card(spec: AgentSpec, agent: Path, *, made: str) -> str:
     """Base, data, algorithm, metrics, protocol and limits, in the form that model hubs show; `made`: the weights."""
-    metrics = {name: spec.metrics[name] for name in WATCHED if name in spec.metrics}
-    limits = spec.limits
-    lines = [
-        "---",
-        "library_name: transformers",
-        "pipeline_tag: text-generation",
-        *([] if spec.base_model == "." else [f"base_model: {json.dumps(public_name(spec.base_model))}"]),
-        "tags: [medagent, medical, search-agent]",
-        "---",
-        f"# {agent.resolve().parent.name}: a medical search agent",
-        "",
-        f"> {NOT_ADVICE} It was not evaluated for use on patients.",
-        "",
-        "A language model that answers a clinical question over several turns: it thinks, searches a corpus, reads "
-        f"what comes back, and answers with citations. It was trained with medagent. {made}",
-        "",
-        "## How it was made",
-        "",
-        f"- base model: {spec.base_model}, {spec.dtype}",
-        *(f"- {name.replace('_', ' ')}: {value}" for name, value in spec.training.items()),
-        "",
-        "## Measured in training",
-        "",
-        *(f"- {name}: {value:.4f}" for name, value in metrics.items()),
-        *([] if metrics else ["- nothing was recorded"]),
-        "",
-        "These are figures of the training run, not of a benchmark: measure it with `medagent evaluate`.",
-        "",
-        "## How to use it",
-        "",
-        "It expects the dialogue that it was trained in: the prompt of agent.json (`protocol`), "
-        f"{spec.protocol.described()}. `medagent ask --agent THIS_FOLDER --index INDEX` does all that.",
-        *(
-            ["", f"It calls tools whose code is not here: {', '.join(spec.tools)}. Give them with `--tools`."]
-            if spec.tools
-            else []
-        ),
-        "",
-        "## Limits",
-        "",
-        f"- at most {limits.max_turns} turns of {limits.max_turn_tokens} tokens, {limits.max_observation_tokens} "
-        f"tokens of passages per search, {limits.max_total_tokens} in all",
-        "- without search results, or with misleading ones, its answers are not to be trusted",
-        "- a citation says which passage it names, not that the passage is right",
-        "- it knows no patient, no date, and nothing that its corpus does not hold",
-    ]
-    return "\n".join(lines) + "\n"
+    measured = [f"- {name}: {spec.metrics[name]:.4f}" for name in WATCHED if name in spec.metrics]
+    tools = f"\nIt calls tools whose code is not here: {', '.join(spec.tools)}. Give them with `--tools`.\n"
+    text = files("medagent").joinpath("model_card.md").read_text(encoding="utf-8")
+    return text.format(
+        base="" if spec.base_model == "." else f"base_model: {json.dumps(public_name(spec.base_model))}\n",
+        name=agent.resolve().parent.name,
+        notice=NOT_ADVICE,
+        made=made,
+        spec=spec,
+        training="".join(f"\n- {name.replace('_', ' ')}: {value}" for name, value in spec.training.items()),
+        measured="\n".join(measured or ["- nothing was recorded"]),
+        protocol=spec.protocol.described(),
+        tools=tools if spec.tools else "",
+    )
