@@ -128,7 +128,8 @@ class SharedBase(nn.Module):
         entropy_gradient: bool = False,
     ) -> TokenScores:
         """Scores of the action tokens, at the sampling temperature; a gradient of the entropy costs more."""
-        found = self._policy_states(token_ids_BT, attention_BT, mask_BT)
+        self._activate(POLICY)
+        found = self.hidden_states_at(token_ids_BT, attention_BT, mask_BT)
         head = frozen_head(self.base)
         if head is not None and not entropy_gradient:
             rows = self.execution.logits_rows
@@ -151,7 +152,8 @@ class SharedBase(nn.Module):
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
     ) -> tuple[Tensor, Tensor]:
         """[B, T] log-probs of the action tokens under the policy, and whether it would write them greedily."""
-        found = self._policy_states(token_ids_BT, attention_BT, mask_BT)
+        self._activate(POLICY)
+        found = self.hidden_states_at(token_ids_BT, attention_BT, mask_BT)
 
         def score(hidden_RH: Tensor, tokens_R: Tensor) -> tuple[Tensor, Tensor]:
             logits_RV = project(self.base, hidden_RH) / temperature
@@ -175,51 +177,37 @@ class SharedBase(nn.Module):
         ]
         return [torch.cat(column) for column in zip(*parts, strict=True)]
 
+    @torch.no_grad()
     def reference_logprobs(
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
     ) -> Tensor:
-        """[B, T] log-probs under what the policy started as, at the sampling temperature."""
-        return self._frozen_logprobs(self._reference_states(token_ids_BT, attention_BT, mask_BT), temperature)
-
-    def base_logprobs(
-        self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
-    ) -> Tensor:
-        """[B, T] log-probs under the frozen base, all adapters off, at the sampling temperature."""
-        return self._frozen_logprobs(self._base_states(token_ids_BT, attention_BT, mask_BT), temperature)
-
-    @torch.no_grad()
-    def _frozen_logprobs(self, found: SelectedHiddenStates, temperature: float) -> Tensor:
-        (chosen_U,) = self._by_rows(
-            lambda hidden_RH, tokens_R: (
-                -cross_entropy(project(self.base, hidden_RH) / temperature, tokens_R, reduction="none"),
-            ),
-            found,
-        )
-        return found.placed(chosen_U)
-
-    def _policy_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> SelectedHiddenStates:
-        """The states that predict the marked tokens under the policy, with gradient."""
-        self._activate(POLICY)
-        return self.hidden_states_at(token_ids_BT, attention_BT, mask_BT)
-
-    @torch.no_grad()
-    def _reference_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> SelectedHiddenStates:
-        """The same, without gradient, under the base or the adapter of `LoraSettings.start`."""
+        """[B, T] log-probs under what the policy started as, the base or `LoraSettings.start`, as it was sampled."""
         if not self.has_own_reference:
-            return self._base_states(token_ids_BT, attention_BT, mask_BT)
+            return self.base_logprobs(token_ids_BT, attention_BT, mask_BT, temperature=temperature)
         self._activate(REFERENCE)
         try:
-            return self.hidden_states_at(token_ids_BT, attention_BT, mask_BT)
+            return self._logprobs(token_ids_BT, attention_BT, mask_BT, temperature)
         finally:
             self._activate(POLICY)
 
     @torch.no_grad()
-    def _base_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> SelectedHiddenStates:
+    def base_logprobs(
+        self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
+    ) -> Tensor:
+        """[B, T] log-probs under the frozen base, all adapters off, at the sampling temperature."""
         try:
             with self.peft.disable_adapter():
-                return self.hidden_states_at(token_ids_BT, attention_BT, mask_BT)
+                return self._logprobs(token_ids_BT, attention_BT, mask_BT, temperature)
         finally:
             self._activate(POLICY, again=True)
+
+    def _logprobs(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, temperature: float) -> Tensor:
+        found = self.hidden_states_at(token_ids_BT, attention_BT, mask_BT)
+
+        def score(hidden_RH: Tensor, tokens_R: Tensor) -> tuple[Tensor]:
+            return (-cross_entropy(project(self.base, hidden_RH) / temperature, tokens_R, reduction="none"),)
+
+        return found.placed(*self._by_rows(score, found))
 
     def values(
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, evidence_AF: Tensor | None = None
