@@ -150,7 +150,10 @@ def check_trainer_settings(settings: Mapping[str, Any]) -> None:
         if kind and issubclass(kind, Precision) and kind is not Precision:
             raise ConfigError(f"trainer.plugins: found {kind.__name__}, wanted no precision. Set model.dtype.")
     for callback in _listed(settings.get("callbacks")):
-        _check_callback(callback)
+        found, _ = _class_of(callback)
+        for kind, why in CALLBACKS.items():
+            if found and issubclass(found, kind):
+                raise ConfigError(f"trainer.callbacks: found {found.__name__}. Take it out: {why}.")
 
 
 def check_trainer(trainer: Trainer) -> None:
@@ -266,13 +269,6 @@ def _check_strategy(value: Any) -> None:
             f"trainer.strategy: found {kind.__name__}, wanted auto, ddp or medagent.training.sharding.ShardedBase. "
             "Others split what is trained, or the frozen base with it, so adapters and checkpoints would be parts."
         )
-
-
-def _check_callback(callback: Any) -> None:
-    found, _ = _class_of(callback)
-    for kind, why in CALLBACKS.items():
-        if found and issubclass(found, kind):
-            raise ConfigError(f"trainer.callbacks: found {found.__name__}. Take it out: {why}.")
 
 
 RATE = (_number(lambda value: 0 <= value <= 1), "a learning rate from 0 to 1")

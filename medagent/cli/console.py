@@ -36,7 +36,8 @@ class TurnPrinter:
         for word, near in told["replaced"].items():
             self._console.print(f"     [dim]no passage has {escape(word)!r}, so for {escape(', '.join(near))}[/dim]")
         for shown, hit in zip(told["passages"], turn.hits, strict=True):
-            text = escape(_shortened(hit.passage.shown_text))
+            text = hit.passage.shown_text
+            text = escape(text if len(text) <= 300 else text[:297] + "...")
             self._console.print(f"     [dim]\\[{shown['number']}][/dim] {text}")
         if turn.query is None and turn.answer is None:
             self._console.print(f"  [yellow]neither searches nor answers:[/yellow] {escape(turn.text)}")
@@ -69,7 +70,3 @@ def show_answer(console: Console, answer: Answer) -> None:
             console.print(f"     {only}[italic]\u201c{escape(quote.text)}\u201d[/italic]")
             console.print(f"        [dim]{escape(source_line(quote.passage.to_json()))}[/dim]")
     console.print(f"  [dim]{NOT_ADVICE}[/dim]")
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 300 else text[:297] + "..."

@@ -60,14 +60,8 @@ def save_adapter(weights: PolicyWeights, folder: Path) -> None:
         name.removeprefix("base_model.model.").removesuffix(".weight"): checksum(weight)
         for name, weight in load_file(folder / "adapter_model.safetensors").items()
     }
-    require_synced(exact_adapter(weights), held, where=f"adapter file in {folder}")
-
-
-def exact_adapter(weights: PolicyWeights) -> dict[str, Checksum]:
-    """The checksum of each matrix of the policy's adapter, by its name in the base, such as `...q_proj.lora_A`."""
-    return {
-        name.removesuffix(".weight").rpartition(".")[0]: checksum(weight) for name, weight in weights.adapter().items()
-    }
+    sent = {name.removesuffix(".weight").rpartition(".")[0]: checksum(each) for name, each in weights.adapter().items()}
+    require_synced(sent, held, where=f"adapter file in {folder}")  # by names in the base, such as `...q_proj.lora_A`
 
 
 @torch.no_grad()

@@ -220,9 +220,11 @@ class _Asked:
         for at, span in enumerate(spans):
             text = passage.text[slice(*span)]
             said = _without(text, forms(plain.title))
-            if self.relation and not (re.search(self.relation.verbs, said) and _is_of(self.relation.sort, text)):
-                continue
             named = named_in(text)
+            if self.relation:
+                sort = named.drugs or re.search(self.relation.sort, folded(text))  # a drug, or a test, by its name
+                if not (sort and re.search(self.relation.verbs, said)):
+                    continue
             if named.doses and self.drugs and named.drugs and not named.drugs & self.drugs:
                 continue  # the dose of another drug
             match = match_subject(self.question, passage, text, synonyms)
@@ -246,11 +248,6 @@ class _Asked:
 def _idle() -> frozenset[str]:
     """The forms of words that name no subject."""
     return frozenset[str]().union(*word_lists().values())
-
-
-def _is_of(sort: str, text: str) -> bool:
-    """Whether a text names something of the sort that a relation wants: a drug or a test, by an expression."""
-    return bool(named_in(text).drugs) or bool(re.search(sort, folded(text)))
 
 
 def _without(text: str, names: frozenset[str]) -> str:

@@ -109,7 +109,7 @@ class _Judgement:
         if self._dose_from_nowhere():
             text = "The answer names a dose that no passage it cites contains, so it is not shown."
             return replace(self._not_read(text), unsafe=True)
-        if self._repeats():
+        if self._name and content_words(self._name) <= content_words(self._question.text):
             return self._not_read("The answer only repeats the question.")
         if self._name and (breaks_off(self._name) or says_too_little(self._name, self._question.text)):
             return self._not_read("The answer says too little to be checked.")
@@ -199,7 +199,8 @@ class _Judgement:
             for numbers in (self._cited, others):
                 named = [number for number in numbers if self._asked.named_in(self._words_around(number))]
                 on_subject = [number for number in named if self._entailed(claim, [number])]
-                whole = [number for number in on_subject if self._states_all(number)]
+                checks = (self._answers, self._tells, self._states_it_closely)
+                whole = [number for number in on_subject if all(check(number) for check in checks)]
                 if whole:
                     return whole
                 of_the_subject = of_the_subject or on_subject
@@ -255,9 +256,6 @@ class _Judgement:
         echo = echoes(self._name, passage.title, asked, subject)
         return not echo and is_of_sort(self._name, passage.indexed_text, asked)
 
-    def _states_all(self, number: int) -> bool:
-        return all(check(number) for check in (self._answers, self._tells, self._states_it_closely))
-
     def _partly_stated(self) -> EvidenceVerdict | None:
         stated = [each for each in self.said.statements if each.cited and self._entailed(each, each.cited)]
         numbers = sorted({number for each in stated for number in each.cited})
@@ -301,9 +299,6 @@ class _Judgement:
         said = "\n".join([self._answer, *(each.text for each in self.said.statements)])
         texts = "\n".join(self._passages[number - 1].indexed_text for number in self._cited)
         return bool(named_in(said).beyond(named_in(texts)).doses)
-
-    def _repeats(self) -> bool:
-        return bool(self._name) and content_words(self._name) <= content_words(self._question.text)
 
     @property
     def _name(self) -> str:
