@@ -7,7 +7,6 @@ hours on two cores; each of its stages is kept in the folder, so the same comman
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -34,7 +33,6 @@ from medagent.errors import ConfigError
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import Summary, summarize
 from medagent.evaluation.modes import Mode
-from medagent.evaluation.predictions import PredictionLog
 from medagent.evaluation.reports.html import write_json
 from medagent.evaluation.run import Plan, run_plan
 from medagent.evaluation.statistics import compare_paired
@@ -59,7 +57,7 @@ LEAST_DEMONSTRATIONS = 8  # of an optimizer step
 LARGE, LARGE_LR = 300_000_000, 3.0e-4
 # The files of a demonstration beside its training run.
 PARTS = (
-    *("demo.json", "done", "answers", "examples", "untrained", "report.json", "report.html"),
+    *("demo.json", "answers", "examples", "untrained", "report.json", "report.html"),
     *("index", "index-train", "index-permuted"),
 )
 
@@ -244,19 +242,14 @@ class _Demo:
             "index-permuted": self._changed.passages(),
         }
         for name, passages in corpora.items():
-            if not self._done(f"{name} built"):
-                build_starter_index(self._out / name, passages, overwrite=True)
-                self._note_done(f"{name} built")
+            build_starter_index(self._out / name, passages)
 
     def _learn(self, stage: DemoStage) -> None:
-        if self._done(stage.name):
-            return
         self._console.print(f"\n[bold]{stage.name[0].upper()}{stage.name[1:]}[/bold]")
         started = time.monotonic()
         overrides = (f"--{name}={value}" for name, value in self._overrides(stage).items())
         (sft_command if stage.folder == EXAMPLES else train_command)([f"--config={CONFIGS / stage.config}", *overrides])
         self._console.print(f"   {stage.name}: {time.monotonic() - started:.0f} s")
-        self._note_done(stage.name)
 
     def _overrides(self, stage: DemoStage) -> Mapping[str, object]:
         settings, retriever = self._settings, "data.retriever.init_args"
@@ -295,45 +288,26 @@ class _Demo:
         return replace(load_agent(folder, retriever=self._retriever), trained=stage.folder != "base")
 
     def _measure(self, stage: DemoStage) -> dict[str, list[Rollout]]:
-        left = [part for part in stage.parts if not self._done(f"{stage.name}, {part}")]
-        if left:
-            self._console.print(f"\n[bold]{stage.name.capitalize()}[/bold]: {len(self._questions)} test questions")
-            agent = self._agent(stage)
-            for part in left:
-                self._ask(agent, stage.name, part)
-                self._note_done(f"{stage.name}, {part}")
-        return {part: self._answered(stage.name, part) for part in stage.parts}
+        self._console.print(f"\n[bold]{stage.name.capitalize()}[/bold]: {len(self._questions)} test questions")
+        agent = self._agent(stage)
+        return {part: self._ask(agent, stage.name, part) for part in stage.parts}
 
-    def _ask(self, agent: Agent, name: str, part: str) -> None:
-        """Ask all questions in one way, from the beginning: in bfloat16 those asked together may matter."""
+    def _ask(self, agent: Agent, name: str, part: str) -> list[Rollout]:
+        """The answers to all questions in one way, of which a stopped demonstration has some already."""
         if part == PERMUTED:
             agent = replace(agent, retriever=HybridRetriever(str(self._out / "index-permuted")))
         mode = Mode.SEARCH if part in (PERMUTED, SAMPLED) else Mode(part)
-        questions, folder = self._questions_of(part), self._answers(name, part)
-        shutil.rmtree(folder, ignore_errors=True)
+        questions = self._questions_of(part)
         with Progress(console=self._console) as bars:
             bar = bars.add_task(part.replace("_", " "), total=len(questions))
-            run_plan(
+            answered = run_plan(
                 agent,
                 questions,
                 Plan(modes=(mode,), temperature=float(part == SAMPLED), seed=self._settings.seed),
-                folder,
+                self._out / "answers" / name.replace(" ", "-") / part,
                 identity={"agent": name, "mode": part, **asdict(self._settings)},
                 corpus=self._retriever.passages,
+                on_found=lambda found: bars.advance(bar, len(found)),
                 on_done=lambda _: bars.advance(bar),
             )
-
-    def _answers(self, name: str, part: str) -> Path:
-        return self._out / "answers" / name.replace(" ", "-") / part
-
-    def _answered(self, name: str, part: str) -> list[Rollout]:
-        log = PredictionLog(self._answers(name, part) / "predictions.jsonl").read()
-        return sorted((found.rollout for found in log), key=lambda rollout: rollout.question.id)
-
-    def _done(self, name: str) -> bool:
-        return (self._out / "done" / name.replace(" ", "-")).exists()
-
-    def _note_done(self, name: str) -> None:
-        folder = self._out / "done"
-        folder.mkdir(exist_ok=True)
-        write_whole(folder / name.replace(" ", "-"), "")
+        return [each.rollout for each in answered]

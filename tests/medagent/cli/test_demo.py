@@ -85,8 +85,8 @@ def test_a_demo_that_is_killed_again_and_again_ends_with_the_same_report(tiny, t
     assert json.loads((whole / "report.json").read_text(encoding="utf-8")) == json.loads(json.dumps(report))
 
     command = [sys.executable, "-c", RUN, str(configs), base, str(killed)]
-    done = ("done/learning-from-examples", "checkpoints", "done/reinforcement-learning")
-    for mark in ("examples/demonstrations.made", *done):  # one kill after each has appeared
+    marks = ("examples/demonstrations.made", "examples/agent", "answers/after-examples", "checkpoints", "agent")
+    for mark in marks:  # one kill after each has appeared
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=os.environ)
         deadline = time.monotonic() + 300
         while not (killed / mark).exists() and process.poll() is None and time.monotonic() < deadline:
