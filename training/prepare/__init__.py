@@ -17,8 +17,7 @@ from medagent.training.memory.estimate import PREPARED_ROWS
 from medagent.training.module import AgentModule
 from medagent.training.objectives import ratio_segments
 from medagent.training.prepare import stages
-from medagent.training.prepare.draft import ExperienceDraft, OffPolicy, TruncatedMode, ZeroStdMode
-from medagent.training.prepare.stages import check_bootstrap
+from medagent.training.prepare.stages import ExperienceDraft, OffPolicy, TruncatedMode, ZeroStdMode, check_bootstrap
 from medagent.types import Rollout
 
 __all__ = ["OffPolicy", "TruncatedMode", "ZeroStdMode", "check_bootstrap", "prepare"]
