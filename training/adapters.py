@@ -23,7 +23,7 @@ from medagent.models.plain_lora import check_layers
 from medagent.training.execution import Execution, checkpoint_layers, keep_evaluating
 from medagent.training.forward import SelectedHiddenStates, TokenCounts, selected_hidden_states
 from medagent.training.heads import TokenScores, chosen_scores, evidence_network, frozen_head
-from medagent.training.lora import LoraSettings, start_from, whole_weight
+from medagent.training.lora import LoraSettings, start_from
 from medagent.training.prefixes import share_prefixes
 
 POLICY, CRITIC, REFERENCE = "policy", "critic", "reference"
@@ -46,7 +46,6 @@ class SharedBase(nn.Module):
         execution: Execution = Execution(),
     ) -> None:
         super().__init__()
-        self.sharded = False  # whether the base's layers are held in parts by the ranks, see training.sharding
         self.execution, self._active = execution, ""
         self.token_counts = TokenCounts()
         try:
@@ -246,13 +245,13 @@ class SharedBase(nn.Module):
 
     @torch.no_grad()
     def merged_policy(self, loss: MergeLoss | None = None) -> Iterator[tuple[str, Tensor]]:
-        """(name, W + delta W) of `adapted_weights`, rounded once; `loss` counts that. All ranks must call it."""
+        """(name, W + delta W) of `adapted_weights`, rounded once; `loss` counts that."""
         counted = MergeLoss() if loss is None else loss
         for name, layer, base in self._adapted_layers():
             delta = layer.get_delta_weight(POLICY)  # type: ignore[attr-defined]
-            yield f"{name}.weight", counted.merge(whole_weight(base.weight), delta)
+            yield f"{name}.weight", counted.merge(base.weight, delta)
             if base.bias is not None:
-                yield f"{name}.bias", whole_weight(base.bias)
+                yield f"{name}.bias", base.bias
 
     def adapter_weights(self) -> dict[str, Tensor]:
         """Name in the base with the adapter beside it -> the policy's LoRA matrix; no copies."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from lightning import LightningDataModule
 from lightning.pytorch.callbacks import EarlyStopping
@@ -26,14 +26,22 @@ from medagent.retrieval.retriever import Retriever
 from medagent.tools.base import check_working
 from medagent.training.engines import Engine, EngineSetup, ModuleWeights
 from medagent.training.execution import TokenLimit
-from medagent.training.memory.batch_size_tuning import Work, token_limit_of
+from medagent.training.memory.estimate import Load, ModelShape, fit_token_limit, free_memory
 from medagent.training.module import AgentModule
 from medagent.training.rollouts.stale_rollouts import Background
-from medagent.training.sharding import ShardedBase
 from medagent.training.validation import ValidationBatches
 from medagent.types import Question, Rollout
 
 PROBE_TOKENS = 256  # of a prompt, by which an engine checks that weights arrived
+
+
+class Work(NamedTuple):
+    """A rank's work in an iteration: rollouts of at most `longest` tokens in `parts` that never divide `together`."""
+
+    rollouts: int
+    parts: int
+    longest: int
+    together: int = 1
 
 
 def rows_of_micro_batch(rollouts: int, *, parts: int, together: int) -> int:
@@ -95,24 +103,34 @@ class AgentData(LightningDataModule):
         """The work of one of `world_size` ranks; None where nothing is known of it."""
         return None
 
-    def work_of(self, rollouts: int, *, parts: int, longest: int, together: int = 1) -> Work:
-        """A rank's work: `rollouts` of at most `longest` tokens in `parts` that never divide `together`."""
-        return Work(
-            rollouts,
-            rows_of_micro_batch(rollouts, parts=parts, together=together),
-            replace(self.agent_settings.limits, max_total_tokens=longest),
-            self.engine.samples_here,
-            self.engine.weight_sync,
-            self.engine.trainer_share,
-        )
-
     def token_limit(self) -> TokenLimit:
         """How many tokens a pass may read on this rank, by its work and its free memory."""
         assert self.trainer is not None
-        module = self.trainer.lightning_module
+        trainer, module, device = self.trainer, self.trainer.lightning_module, self.trainer.strategy.root_device
         assert isinstance(module, AgentModule)
-        work = self.work(self.trainer.world_size)
-        return token_limit_of(self.trainer, module, work) if work else TokenLimit(0, "nothing is known of the work")
+        work = self.work(trainer.world_size)
+        if work is None:
+            return TokenLimit(0, "nothing is known of the work")
+        try:
+            shape = ModelShape.of(module.base_name)
+        except ConfigError as error:
+            return TokenLimit(0, f"nothing is known of what it needs ({error})")
+        load = Load(
+            shape,
+            module.dtype_name,
+            module.policy_lora,
+            module.critic_lora,
+            module.execution,
+            replace(self.agent_settings.limits, max_total_tokens=work.longest),
+            work.rollouts,
+            rows_of_micro_batch(work.rollouts, parts=work.parts, together=work.together),
+            in_process=self.engine.samples_here,
+            device="cpu" if device.type == "cpu" else "gpu",
+            critic_inputs=module.critic_inputs,
+            weight_sync=self.engine.weight_sync,
+        )
+        ranks_here = 1 if device.type == "cuda" else trainer.num_devices
+        return fit_token_limit(load, self.engine.trainer_share * free_memory(device, sharing=ranks_here))
 
     def start_engine(self, module: AgentModule, prompt_ids: Sequence[int]) -> None:
         """Start the engine, or have it refuse what it cannot serve. `prompt_ids` is a text to compare log-probs on."""
@@ -126,7 +144,6 @@ class AgentData(LightningDataModule):
                 self.trainer.local_rank,
                 self.trainer.num_devices,
                 self.trainer.strategy.root_device,
-                isinstance(self.trainer.strategy, ShardedBase),
             ),
         )
 

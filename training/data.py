@@ -25,7 +25,7 @@ from medagent.policy import Policy
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.retriever import Retriever
 from medagent.training.advantages import GAE, AdvantageEstimator, Reduce
-from medagent.training.agent_data import AgentData, questions_in
+from medagent.training.agent_data import AgentData, Work, questions_in
 from medagent.training.batching import split_update
 from medagent.training.compatibility import (
     check_base,
@@ -38,17 +38,16 @@ from medagent.training.compatibility import (
 from medagent.training.default_callbacks import tokens_to_sample
 from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.experience import Experience, Reduction, step_weights
-from medagent.training.memory.batch_size_tuning import Work
 from medagent.training.metrics import explained_variance, logprob_gap, rollout_metrics
 from medagent.training.module import AgentModule
 from medagent.training.prepare import OffPolicy, TruncatedMode, ZeroStdMode, check_bootstrap, prepare
+from medagent.training.ranks import over_ranks
 from medagent.training.rewards import OutcomeReward, Reward, as_earned
 from medagent.training.rollouts.collection import SamplingCost, check_collection, collect, num_actions
 from medagent.training.rollouts.noisy_retrieval import NoisyRetrieval
 from medagent.training.rollouts.questions import draws, order_of_pass
 from medagent.training.rollouts.stale_rollouts import StaleRollouts, check_ranks
 from medagent.training.settings import as_config, check_shares
-from medagent.training.sharding import over_ranks
 from medagent.types import Question, Rollout, rollout_seed
 
 
@@ -180,11 +179,11 @@ class RolloutData(AgentData):
     def work(self, world_size: int) -> Work:
         """A rank's work in memory; the last passages may go over the limit, which is asked before the next turn."""
         limits = self.agent_settings.limits
-        return self.work_of(
+        return Work(
             self.num_questions * self.num_samples // world_size,
-            parts=self.num_minibatches * self.num_micro_batches,
-            longest=limits.max_total_tokens + limits.max_observation_tokens,
-            together=self._together(),
+            self.num_minibatches * self.num_micro_batches,
+            limits.max_total_tokens + limits.max_observation_tokens,
+            self._together(),
         )
 
     def _together(self) -> int:

@@ -18,7 +18,7 @@ from medagent.training.auto_dtype import say
 from medagent.training.execution import TokenLimit
 from medagent.training.experience import Experience
 from medagent.training.forward import TokenCounts
-from medagent.training.sharding import over_ranks
+from medagent.training.ranks import over_ranks
 from medagent.types import Rollout
 
 WHOLE = "iteration_is_whole"  # the key in a checkpoint

@@ -121,19 +121,6 @@ class Experience(RolloutTensors):
         """See the function of this name."""
         return evidence_at(self.evidence_BKF, self.turn_ids_BT, value_mask_BT)
 
-    def zero_weight_row(self) -> Experience:
-        """The shortest row without its action tokens: a pass over it adds nothing to any sum."""
-        part = self.rows([int(self.attention_BT.sum(dim=1).argmin())])
-        off, zero = torch.zeros_like(part.mask_BT), torch.zeros_like(part.loss_weights_BT)
-        return replace(
-            part,
-            mask_BT=off,
-            turn_ids_BT=torch.full_like(part.turn_ids_BT, -1),
-            ratio_segments_BT=torch.full_like(part.ratio_segments_BT, -1),
-            loss_weights_BT=zero,
-            value_weights_BT=zero,
-        )
-
 
 def _per_token(name: str) -> bool:
     """Whether a tensor has a place per token, by the shape in its name."""

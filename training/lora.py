@@ -12,8 +12,7 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, PeftModel
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import nn
 from transformers import PreTrainedModel
 
 from medagent.agent_spec import SPEC_FILE, read_spec
@@ -128,8 +127,3 @@ def start_from(model: PeftModel, start: str, *, policy: str, reference: str) -> 
             )
         for matrices in (layer.lora_A, layer.lora_B):
             matrices[policy].load_state_dict(matrices[reference].state_dict())
-
-
-def whole_weight(weight: Tensor) -> Tensor:
-    """The weight itself, or what the ranks hold of it put together."""
-    return weight.full_tensor() if isinstance(weight, DTensor) else weight

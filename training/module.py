@@ -39,8 +39,8 @@ from medagent.training.objectives import (
     teaches,
     value_loss,
 )
+from medagent.training.ranks import over_ranks
 from medagent.training.settings import INSTANTIATOR, as_config, check_module_settings, check_trainer
-from medagent.training.sharding import over_ranks
 from medagent.training.validation import ValidationModule
 
 KLMode = Literal["loss", "reward"]
@@ -217,8 +217,7 @@ class AgentModule(CheckedModule, ValidationModule):
         parts = []
         for micro_batch in batch.split():
             groups = pack_rows(self.execution, micro_batch.token_ids_BT, micro_batch.attention_BT)
-            own = [micro_batch.rows(rows) for rows in groups] if len(groups) > 1 else [micro_batch]
-            parts += own + [micro_batch.zero_weight_row()] * (self.max_passes_over_ranks(len(own)) - len(own))
+            parts += [micro_batch.rows(rows) for rows in groups] if len(groups) > 1 else [micro_batch]
         return parts
 
     def _backward(self, loss: Tensor) -> None:
@@ -228,10 +227,6 @@ class AgentModule(CheckedModule, ValidationModule):
     def _reaching_every_parameter(self, loss: Tensor) -> Tensor:
         """The loss with a gradient of zero for other parameters: DDP's last pass waits for every one."""
         return loss + 0.0 * sum(parameter.sum() for parameter in self.parameters() if parameter.requires_grad)
-
-    def max_passes_over_ranks(self, count: int) -> int:
-        """`count`, or the largest of all ranks where the base is sharded: every pass gathers weights from all."""
-        return int(self._largest(torch.tensor(count))) if self.shared_base.sharded else count
 
     def loss_terms(self, batch: Experience) -> list[Callable[[Experience], Tensor]]:
         """The losses of a micro-batch, each a function of a part of it."""

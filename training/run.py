@@ -310,7 +310,7 @@ def end_rank() -> None:
     """End a gloo rank without the interpreter's finalisation, in which its threads abort (pytorch issue 190489).
 
     Others return. Threads are waited for, and `atexit` runs. Destroying the group would not end gloo's threads:
-    a sharded base, and DDP, hold it for as long as they live.
+    DDP holds it for as long as it lives.
     """
     if not distributed.is_initialized() or distributed.get_backend() != "gloo":
         return

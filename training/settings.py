@@ -33,7 +33,7 @@ SUPPORTED = {
     "accelerator": "Auto, cpu, gpu, cuda or mps.",
     "devices": "Number of devices, or a list of their indices.",
     "num_nodes": "Number of machines.",
-    "strategy": "Auto, ddp or medagent.training.sharding.ShardedBase.",
+    "strategy": "Auto or ddp.",
     "callbacks": "Callbacks beside the default and the algorithm's ones.",
     "logger": "By default CSV and TensorBoard files in the run's folder.",
     "enable_progress_bar": "Show Lightning's progress bar.",
@@ -266,7 +266,7 @@ def _check_strategy(value: Any) -> None:
     others = (DeepSpeedStrategy, SingleDeviceXLAStrategy, XLAStrategy)  # which derive from the two that work
     if not issubclass(kind, DDPStrategy | SingleDeviceStrategy) or issubclass(kind, others):
         raise ConfigError(
-            f"trainer.strategy: found {kind.__name__}, wanted auto, ddp or medagent.training.sharding.ShardedBase. "
+            f"trainer.strategy: found {kind.__name__}, wanted auto or ddp. "
             "Others split what is trained, or the frozen base with it, so adapters and checkpoints would be parts."
         )
 

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 
 from medagent.errors import ConfigError
 from medagent.training.default_callbacks import log_at_once
-from medagent.training.sharding import gathered
+from medagent.training.ranks import gathered
 from medagent.types import Question, Rollout
 
 BATCH = 128  # questions that are answered together, which no figure depends on

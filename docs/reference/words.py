@@ -83,7 +83,6 @@ WORDS: dict[str, str] = {
 }
 
 CLASS_WORDS: dict[str, str] = {
-    "ShardedBase.timeout_s": "Seconds that a rank waits for the others.",
     # Callbacks.
     "AgentExport.every": "Iterations between exports; null exports after the last iteration alone.",
     "ClippingBiasCorrection.normaliser": "How the scale follows from the gradient's norm and the dropped part's.",

@@ -76,7 +76,6 @@ class EngineSetup:
     rank: int = 0  # of this machine's ranks
     num_ranks: int = 1
     device: torch.device = torch.device("cpu")  # the trainer's; the module may not be there yet
-    sharded: bool = False  # whether no rank holds the whole base
 
 
 class Engine(ABC):

@@ -15,7 +15,6 @@ from torch import Tensor
 from medagent.agent_spec import AgentSpec
 from medagent.engines.base import Engine, EngineSetup, PolicyWeights
 from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced
-from medagent.errors import ConfigError
 from medagent.models.agent_weights import load_weights
 from medagent.models.checksums import Checksum, checksum, of_parameters
 from medagent.models.merging import MAX_MERGE_LOST, MergeLoss, form_for
@@ -50,13 +49,6 @@ class InProcessEngine(Engine):
         return HFPolicy(model, tokenizer, lockstep=lockstep, refill=True)
 
     def start(self, weights: PolicyWeights, setup: EngineSetup) -> None:
-        """See `Engine.start`: refuses a base that is sharded."""
-        if setup.sharded:
-            raise ConfigError(
-                "engine in_process: keeps a whole copy of the base on each rank, which ShardedBase is to avoid. "
-                "Take medagent.training.engines.ServersEngine as data.engine, or VllmEngine with GPUs of its own for "
-                "every rank, or trainer.strategy ddp."
-            )
         self._probe_ids = setup.probe_ids
         self._check = WeightSyncCheck(weights.dtype)
 

@@ -16,14 +16,12 @@ from dataclasses import replace
 
 import torch
 from lightning import Callback, Trainer
-from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
 from medagent.training.callbacks import ClippingBiasCorrection, TurnLevelSampling
 from medagent.training.execution import Execution
 from medagent.training.experience import Experience
 from medagent.training.run import end_rank
-from medagent.training.sharding import ShardedBase
 from tests.training.support import OneBatch, Snoop, make_evidence_module, make_module, perturb
 
 
@@ -52,15 +50,14 @@ class Peek(ClippingBiasCorrection):
             self.rate = optimizer.param_groups[0]["lr"]
 
 
-def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -> None:
+def main(source: str, target: str, space: str, max_tokens: str) -> None:
     """Deal the stored micro-batches to the ranks and make one step."""
     torch.set_num_threads(1)
     faulthandler.dump_traceback_later(280, exit=True)  # ranks that wait for one another say where
     ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     stored = torch.load(source, weights_only=True)
     batch = Experience(**stored["batch"], metrics={}).step(stored["parts"][rank::ranks])
-    hard = strategy == "sharded"  # where layers are gathered, whatever else makes passes is on
-    execution = Execution(max_tokens=int(max_tokens), gradient_checkpointing=hard, logits_rows=64 if hard else 4096)
+    execution = Execution(max_tokens=int(max_tokens))
     module = make_evidence_module(execution=execution) if space == "evidence" else make_module(execution=execution)
     perturb(module)
     correction = {"evidence": {}, "parameters": {"space": "parameters"}, "logits": {"space": "logits"}}.get(
@@ -71,7 +68,7 @@ def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -
         max_epochs=1,
         accelerator="cpu",
         devices=ranks,
-        strategy=ShardedBase() if strategy == "sharded" else strategy,
+        strategy="ddp" if ranks > 1 else "auto",
         use_distributed_sampler=False,
         logger=False,
         enable_checkpointing=False,
@@ -80,13 +77,12 @@ def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -
         callbacks=[TurnLevelSampling(), peek, snoop, after_steps],
     )
     trainer.fit(module, DataLoader(OneBatch([batch, replace(batch, critic_only=True)]), batch_size=None))
-    held = sum(p.to_local().numel() for p in module.parameters() if isinstance(p, DTensor))
-    merged = torch.cat([weight.flatten() for _, weight in module.shared_base.merged_policy()])  # all ranks come along
+    merged = torch.cat([weight.flatten() for _, weight in module.shared_base.merged_policy()])
     if rank == 0:
         after = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
         seen = {"norms": torch.tensor(peek.seen), "policy": snoop.policy[0], "critic": snoop.critic[0]}
         seen["rate"] = torch.tensor(peek.rate)
-        seen |= {"policy_steps": torch.stack(after_steps.steps), "merged": merged, "held": torch.tensor(held)}
+        seen |= {"policy_steps": torch.stack(after_steps.steps), "merged": merged}
         torch.save({**seen, "after": after, "metrics": after_steps.metrics}, target)
     end_rank()
 

@@ -153,9 +153,5 @@ def test_freed_memory_is_kept_for_the_next_pass_unless_the_environment_is_set() 
 def test_passes_before_the_update_keep_to_the_limit_too(module, packed: bool, passes: list[list[int]]) -> None:
     rows = [Rollout(Question("q", "q"), (5,) * length, (), StopReason.MALFORMED) for length in (10, 3, 7, 3, 9)]
     tensors = tensorize(rows, pad_id=module.pad_id)
-    limited = SimpleNamespace(
-        execution=Execution(max_tokens=14, packed=packed), max_passes_over_ranks=lambda count: count
-    )
+    limited = SimpleNamespace(execution=Execution(max_tokens=14, packed=packed))
     assert _passes(limited, tensors) == passes  # type: ignore[arg-type]
-    limited.max_passes_over_ranks = lambda count: 6
-    assert _passes(limited, tensors)[len(passes) :] == [[1]] * (6 - len(passes))  # type: ignore[arg-type]

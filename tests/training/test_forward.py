@@ -60,7 +60,7 @@ def test_what_follows_the_last_marked_token_is_not_read(way: str, monkeypatch: p
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_pass_that_chooses_nothing_adds_nothing(way: str) -> None:
-    """As the idle rows of a sharded rank, or rollouts whose prompt left no room for a turn."""
+    """As rollouts whose prompt left no room for a turn."""
     base, _ = load_causal_lm("starter")
     roles = SharedBase(base.requires_grad_(False), policy=LoraSettings(), critic=LoraSettings(), execution=WAYS[way])
     ids, attention, _ = rows()

@@ -20,7 +20,7 @@ from medagent.training.metrics import (
     worst_of_ranks,
 )
 from medagent.training.prepare import OffPolicy, prepare
-from medagent.training.sharding import over_ranks
+from medagent.training.ranks import over_ranks
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.pretend import PretendRanks
 from tests.training.support import make_module

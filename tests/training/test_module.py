@@ -162,22 +162,6 @@ def test_learning_rates_decay_together_and_warm_up_and_rollback_change_the_polic
         assert rates_of(module, epoch) == pytest.approx(wanted), (settings, epoch)
 
 
-@pytest.mark.parametrize("kl", ["reward", "loss"])
-def test_an_idle_pass_teaches_nothing(experience, kl: str) -> None:
-    """A rank with fewer parts makes one, beside ranks that learn."""
-    module = make_module(kl_coef=0.5, kl_mode=kl, entropy_coef=0.1)
-    module.trainer = SimpleNamespace(world_size=1)  # type: ignore[assignment]
-    perturb(module)
-    idle = experience.zero_weight_row()
-    losses = [loss(idle) for loss in module.loss_terms(idle)]
-    assert [float(loss.detach()) for loss in losses] == [0.0, 0.0]
-    for loss in losses:
-        loss.backward()
-    assert max(float(p.grad.abs().max()) for p in module.parameters() if p.grad is not None) == 0.0
-    busy = [float(loss(experience).detach()) for loss in module.loss_terms(experience)]
-    assert all(busy), "what is idle here is not idle in the batch that it was made of"
-
-
 @pytest.mark.parametrize("coefficient", [0.0, 0.1])
 def test_a_reference_that_nothing_uses_is_not_read(rollouts, monkeypatch, coefficient: float) -> None:
     module = make_module(kl_coef=coefficient)

@@ -29,7 +29,6 @@ from medagent.training.settings import (
     num_ranks,
 )
 from medagent.training.sft.supervised import SupervisedModule
-from medagent.training.sharding import ShardedBase
 from tests.support import CONFIGS
 from tests.training.support import arguments, make_data, make_module
 
@@ -41,7 +40,7 @@ KEPT = set(
     "model_registry".split()
 )
 STRATEGIES, CALLBACKS, PLUGINS = (f"lightning.pytorch.{name}" for name in ("strategies", "callbacks", "plugins"))
-SHARDED = "medagent.training.sharding.ShardedBase"
+DDP = f"{STRATEGIES}.DDPStrategy"
 REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "precision": (("bf16-mixed", "bf16-true", "16-mixed", "16-true", "64-true", "bf16", 16), "model.dtype"),
     "gradient_clip_val": ((1e-12, 0.0), "model.policy_max_grad_norm and model.critic_max_grad_norm"),
@@ -69,7 +68,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
             *("fsdp", "deepspeed_stage_2", "xla", "single_xla", FSDPStrategy()),
             *({"class_path": f"{STRATEGIES}.{name}"} for name in ("FSDPStrategy", "ModelParallelStrategy")),
         ),
-        SHARDED,
+        "wanted auto or ddp",
     ),
     "plugins": (
         ([{"class_path": f"{PLUGINS}.MixedPrecision"}], {"class_path": f"{PLUGINS}.precision.HalfPrecision"}),
@@ -95,7 +94,7 @@ TAKEN: dict[str, tuple[object, ...]] = {
     "accelerator": ("auto", "gpu"),
     "strategy": (
         *("auto", "ddp", "ddp_find_unused_parameters_true"),
-        *({"class_path": path} for path in (SHARDED, f"{STRATEGIES}.DDPStrategy")),
+        {"class_path": DDP},
     ),
     "plugins": ([{"class_path": f"{PLUGINS}.io.AsyncCheckpointIO"}],),
     "callbacks": (
@@ -122,7 +121,7 @@ def test_a_setting_of_the_trainer_does_what_it_says_or_is_refused() -> None:
     for name, remedy in REFUSED_CALLBACKS.items():
         with pytest.raises(ConfigError, match=rf"trainer\.callbacks: found {name}.*{remedy}"):
             check_trainer_settings({"callbacks": [{"class_path": f"{CALLBACKS}.{name}"}]})
-    hook = {"class_path": SHARDED, "init_args": {"ddp_comm_hook": "some.hook"}}
+    hook = {"class_path": DDP, "init_args": {"ddp_comm_hook": "some.hook"}}
     with pytest.raises(ConfigError, match=r"trainer\.strategy: .*ddp_comm_hook some.hook"):
         check_trainer_settings({"strategy": hook})
     for name, allowed in TAKEN.items():
@@ -134,7 +133,7 @@ def test_a_setting_of_the_trainer_does_what_it_says_or_is_refused() -> None:
     ("setting", "words"),
     [
         ({"trainer.precision": "bf16-mixed"}, "model.dtype"),
-        ({"trainer.strategy": "fsdp"}, "ShardedBase"),
+        ({"trainer.strategy": "fsdp"}, "wanted auto or ddp"),
         ({"trainer.accumulate_grad_batches": 3}, "accumulate_grad_batches: found 3 with data.num_micro_batches 4"),
         ({"trainer.devices": "0,1,2", "trainer.strategy": "ddp"}, "num_questions is 16 on 3 ranks"),
         ({"trainer.devices": 1, "trainer.num_nodes": 5}, "num_questions is 16 on 5 ranks"),
@@ -191,7 +190,7 @@ def test_a_trainer_made_in_python_is_checked_before_it_trains(with_data: bool, r
 
 def test_trainers_that_work_are_taken() -> None:
     check_trainer(Trainer(devices=1, **PLAIN))
-    for strategy in ("ddp", DDPStrategy(), ShardedBase()):
+    for strategy in ("ddp", DDPStrategy()):
         check_trainer(Trainer(devices=2, strategy=strategy, **PLAIN))
     with pytest.raises(ConfigError, match="ddp_comm_hook bf16_compress_hook"):
         check_trainer(Trainer(devices=2, strategy=DDPStrategy(ddp_comm_hook=bf16_compress_hook), **PLAIN))

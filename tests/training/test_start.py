@@ -11,8 +11,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from peft.utils import load_peft_weights
-from torch import Tensor, distributed
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from medagent.agent_spec import AgentSpec, read_spec, write_spec
@@ -23,7 +22,6 @@ from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
 from medagent.training.sft.supervised import SupervisedModule
-from medagent.training.sharding import shard
 from tests.training.support import AGENT, OneBatch, make_module, perturb, quiet_trainer, small_experience
 
 LORA = {"rank": 4, "alpha": 8}
@@ -181,20 +179,6 @@ def test_an_adapter_that_would_change_the_base_is_refused(tmp_path, settings: di
     ((name, value),) = settings.items()
     with pytest.raises(ConfigError, match=f"found {name} '{value}'"):
         started(tmp_path)
-
-
-def test_a_sharded_base_leaves_the_reference_whole(taught, tmp_path) -> None:
-    """The first rank alone writes a checkpoint, and holds a part of what is sharded."""
-    _, folder = taught
-    module = started(folder)
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
-    try:
-        shard(module.shared_base, "cpu", 1)
-        found = {name: isinstance(parameter, DTensor) for name, parameter in module.named_parameters()}
-    finally:
-        distributed.destroy_process_group()
-    assert any(found.values())
-    assert not any(sharded for name, sharded in found.items() if f".{REFERENCE}." in name)
 
 
 def test_an_adapter_with_a_rank_of_its_own_on_a_layer_is_refused(tmp_path) -> None:

@@ -27,7 +27,7 @@ from medagent.training.callbacks.export import AgentExport
 from medagent.training.data import RolloutData
 from medagent.training.default_callbacks import log_at_once
 from medagent.training.module import AgentModule
-from medagent.training.sharding import over_ranks
+from medagent.training.ranks import over_ranks
 
 Action = Literal["report", "stop", "rollback"]
 EVENTS_FILE = "collapse.json"

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from medagent.errors import ConfigError
 from medagent.training.module import AgentModule, StepCallback
 from medagent.training.objectives import PolicyLossResult, PolicyTerms, logit_space_squares
-from medagent.training.sharding import over_ranks
+from medagent.training.ranks import over_ranks
 
 Normaliser = Literal["paper", "triggered", "relative", "constant"]
 Place = Literal["gradient", "step", "rollouts", "rollouts_and_step"]
@@ -171,7 +171,7 @@ class ClippingBiasCorrection(StepCallback):
         for total in (self._bias, self._gradient):  # of full size on every rank, also where nothing is clipped
             if not total:
                 total.extend(torch.zeros_like(parameter) for parameter in parameters)
-        if bool(terms.result.outside_BT.any()) or module.shared_base.sharded:  # a pass that all ranks make
+        if bool(terms.result.outside_BT.any()):
             self._add(self._bias, _dropped(terms.result), parameters)
         if self._scale.normaliser == "relative":
             self._add(self._gradient, terms.result.objective, parameters)

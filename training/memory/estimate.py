@@ -127,7 +127,6 @@ class Load:
     micro_batch_rows: int
     in_process: bool
     device: Literal["cpu", "gpu"] = "cpu"  # on a CPU freed blocks stay with the process
-    shards: int = 1  # ranks that hold the layers together (training.sharding)
     critic_inputs: CriticInputs = "context"
     weight_sync: str = "auto"  # of the engine in_process
 
@@ -143,13 +142,10 @@ class Load:
 
     @property
     def base_bytes(self) -> float:
-        """Bytes of the frozen base: in 4 bits, or sharded with two layers gathered."""
+        """Bytes of the frozen base, also in 4 bits."""
         linear = sum(ins * outs for ins, outs in self.shape.linear_sizes)
-        rest = (self.shape.parameters - linear) * self.value_bytes
-        if self.execution.quantise != "none":
-            return rest + linear * 0.53
-        held = min(1.0, 1 / self.shards + 2 / self.shape.layers) if self.shards > 1 else 1.0
-        return rest + held * linear * self.value_bytes
+        each = self.value_bytes if self.execution.quantise == "none" else 0.53
+        return (self.shape.parameters - linear) * self.value_bytes + linear * each
 
     def layer_bytes(self) -> float:
         """Bytes that autograd keeps per layer and token, with LoRA on every linear layer (counted on Qwen2's)."""

@@ -42,11 +42,10 @@ def load_of(config: Any, dtype: str, *, world_size: int) -> Load:
             parts=data.num_minibatches * data.num_micro_batches,
             together=data.num_samples if model.execution.shared_prefixes else 1,
         ),
-        _name(data.engine) == "InProcessEngine",
-        "cpu" if config.trainer.accelerator == "cpu" else "gpu",
-        world_size if _name(config.trainer.strategy) == "ShardedBase" else 1,
-        model.critic_inputs,
-        (vars(data.engine.init_args) if "init_args" in data.engine else {}).get("weight_sync", "auto"),
+        in_process=_name(data.engine) == "InProcessEngine",
+        device="cpu" if config.trainer.accelerator == "cpu" else "gpu",
+        critic_inputs=model.critic_inputs,
+        weight_sync=(vars(data.engine.init_args) if "init_args" in data.engine else {}).get("weight_sync", "auto"),
     )
 
 
@@ -83,8 +82,7 @@ def report(load: Load, *, world_size: int, memory_gib: float | None) -> str:
         raise ConfigError(
             f"{text}\nThis does not fit: {load.peak() / GIB:.2f} GiB found, {memory_gib:.2f} GiB wanted. The largest "
             f"part is {largest}. Lower model.execution.max_tokens or data.agent.limits.max_total_tokens, switch on "
-            "model.execution.gradient_checkpointing, take model.execution.quantise nf4, shard the base over several "
-            "GPUs (configs/hardware/sharded.yaml), or choose a smaller base."
+            "model.execution.gradient_checkpointing, take model.execution.quantise nf4, or choose a smaller base."
         )
     return text
 

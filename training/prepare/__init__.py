@@ -111,17 +111,11 @@ def _warn_of_not_finite(names: Sequence[str], tensors: Mapping[str, Tensor]) -> 
 
 
 def _passes(module: AgentModule, tensors: RolloutTensors) -> list[list[int]]:
-    """The rows of each pass of the base, within the budget of tokens; all ranks have equally many passes."""
+    """The rows of each pass of the base, within the budget of tokens."""
     lengths = tensors.attention_BT.sum(dim=1).tolist()
-    budget = module.execution
+    rows, budget = range(len(lengths)), module.execution
     if budget.token_limit:
-        groups = pack_rows(budget, tensors.token_ids_BT, tensors.attention_BT)
-    elif budget.shared_prefixes:  # in their order: samples of a question follow each other
-        groups = [
-            list(range(len(lengths)))[start : start + PREPARED_ROWS] for start in range(0, len(lengths), PREPARED_ROWS)
-        ]
-    else:
-        groups = split_by_length(range(len(lengths)), lengths, parts=max(1, len(lengths) // PREPARED_ROWS))
-    shortest = min(range(len(lengths)), key=lambda row: lengths[row])
-    # Read again, to the same end.
-    return groups + [[shortest]] * (module.max_passes_over_ranks(len(groups)) - len(groups))
+        return pack_rows(budget, tensors.token_ids_BT, tensors.attention_BT)
+    if budget.shared_prefixes:  # in their order: samples of a question follow each other
+        return [list(rows[start : start + PREPARED_ROWS]) for start in rows[::PREPARED_ROWS]]
+    return split_by_length(rows, lengths, parts=max(1, len(lengths) // PREPARED_ROWS))

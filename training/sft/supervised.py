@@ -24,7 +24,7 @@ from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.models.text_length import check_text_length
 from medagent.retrieval.retriever import Retriever
-from medagent.training.agent_data import AgentData
+from medagent.training.agent_data import AgentData, Work
 from medagent.training.batching import pack_rows, split_update
 from medagent.training.compatibility import check_protocol
 from medagent.training.default_callbacks import log_at_once
@@ -39,12 +39,11 @@ from medagent.training.experience import (
     tensorize,
 )
 from medagent.training.lora import LoraSettings
-from medagent.training.memory.batch_size_tuning import Work
 from medagent.training.module import AgentModule
 from medagent.training.objectives import ratio_segments
+from medagent.training.ranks import over_ranks
 from medagent.training.sft.data import LeftOutReason, encoded, in_words, num_held_out, split
 from medagent.training.sft.dialogues import Demonstrations
-from medagent.training.sharding import ShardedBase, over_ranks
 from medagent.types import Question, Rollout, rollout_seed
 
 
@@ -157,11 +156,6 @@ class SupervisedData(AgentData):
             raise ConfigError("SupervisedData serves a trainer that fits a SupervisedModule.")
         base = f"the base {module.base_name}"
         check_text_length(module.shared_base.peft.config, settings.limits.max_total_tokens, base)
-        if isinstance(trainer.strategy, ShardedBase) and self.val_questions:
-            raise ConfigError(
-                "data.val_benchmark in medagent sft with ShardedBase: answers would need a whole copy of the base on "
-                "each rank. Leave it out, and measure the export."
-            )
         settings.protocol.encode_prompt(module.tokenizer, Question("probe", "probe"))  # can prompts be made?
         check_protocol(module.shared_base.base, module.tokenizer, settings.protocol)
         folder = Path(trainer.default_root_dir) / "demonstrations"
@@ -203,18 +197,17 @@ class SupervisedData(AgentData):
     def work(self, world_size: int) -> Work:
         """A rank's work in memory: one optimizer step, of dialogues as long as the longest one."""
         longest = max(len(rollout.token_ids) for rollout in self.items)
-        return self.work_of(self.batch_size, parts=self.num_micro_batches, longest=longest)
+        return Work(self.batch_size, self.num_micro_batches, longest)
 
     def held_out_passes(self, trainer: Trainer, module: AgentModule) -> list[Experience]:
-        """The rank's held-out dialogues. Ranks that share a base make equally many passes, some without actions."""
+        """The rank's held-out dialogues, as they are read."""
         own = sorted(self.held_out[trainer.global_rank :: trainer.world_size], key=lambda each: len(each.token_ids))
         at_a_time, parts = max(1, self.batch_size // self.num_micro_batches), []
         for start in range(0, len(own), at_a_time):
             some = step_of(own[start : start + at_a_time], pad_id=module.pad_id)
             groups = pack_rows(module.execution, some.token_ids_BT, some.attention_BT)
             parts += [some.rows(rows) for rows in groups]
-        idle = step_of(self.held_out[:1], pad_id=module.pad_id).zero_weight_row()
-        return parts + [idle] * (module.max_passes_over_ranks(len(parts)) - len(parts))
+        return parts
 
     def train_dataloader(self) -> DataLoader[Experience]:
         """A loader without workers or collation: the dataset yields whole optimizer steps."""

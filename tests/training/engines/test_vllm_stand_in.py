@@ -102,12 +102,12 @@ def test_one_that_shares_the_gpu_sleeps_once_and_wakes_before_it_is_handed_weigh
 )
 def test_each_rank_has_its_gpus(devices, colocated, visible, index, rank, wanted, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    setup = EngineSetup(tmp_path, 512, (), rank, 2, torch.device("cuda", index), sharded=False)
+    setup = EngineSetup(tmp_path, 512, (), rank, 2, torch.device("cuda", index))
     assert of_rank(VllmSettings(devices=devices), setup, colocated=colocated).devices == wanted
 
 
 @pytest.mark.parametrize("devices", ["", "4,5", "4;5"])
 def test_ranks_without_gpus_of_their_own_are_refused(devices: str, tmp_path: Path) -> None:
-    setup = EngineSetup(tmp_path, 512, (), 2, 3, torch.device("cuda", 2), sharded=False)
+    setup = EngineSetup(tmp_path, 512, (), 2, 3, torch.device("cuda", 2))
     with pytest.raises(ConfigError, match=rf"settings.devices .{devices or 'all'}. names GPUs .*one list per rank"):
         of_rank(VllmSettings(devices=devices), setup, colocated=False)

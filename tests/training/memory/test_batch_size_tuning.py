@@ -13,13 +13,14 @@ from transformers import FalconConfig, GPT2Config, LlamaConfig, OPTConfig, Pretr
 from medagent.cli.main import main
 from medagent.errors import ConfigError
 from medagent.policies.vllm.server import VllmSettings
-from medagent.training import default_callbacks
+from medagent.training import agent_data, default_callbacks
+from medagent.training.agent_data import rows_of_micro_batch
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.engines import InProcessEngine, VllmEngine
 from medagent.training.execution import Execution, TokenLimit
 from medagent.training.lora import LoraSettings
-from medagent.training.memory import batch_size_tuning, estimate, plan
+from medagent.training.memory import estimate, plan
 from medagent.training.memory.estimate import Load, ModelShape, free_memory
 from medagent.training.module import AgentModule
 from medagent.training.run import newest_checkpoint
@@ -81,7 +82,7 @@ def test_passes_before_the_update_are_bounded_as_well() -> None:
 def test_only_a_limit_that_is_not_set_is_settled(
     set_: int | None, retriever, tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(batch_size_tuning, "free_memory", lambda device, sharing: 0.0)
+    monkeypatch.setattr(agent_data, "free_memory", lambda device, sharing: 0.0)
     module = AgentModule(execution=Execution(max_tokens=set_))
     trainer = quiet_trainer(tmp_path)
     assert module.execution.token_limit == (set_ or 0)
@@ -99,7 +100,7 @@ def test_a_run_learns_the_same_and_keeps_its_number(
     ends = {}
     for name, memories in (("whole", (plenty, plenty)), ("split", (little, plenty)), ("other", (plenty, little))):
         for epochs, free in enumerate(memories, start=1):
-            monkeypatch.setattr(batch_size_tuning, "free_memory", lambda device, sharing, free=free: free)
+            monkeypatch.setattr(agent_data, "free_memory", lambda device, sharing, free=free: free)
             train_command(arguments(tmp_path / name, train_index, epochs=epochs, **SMALL_RUN))
         said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("model.execution.max_tokens")]
         number = "672" if name == "split" else "any number"
@@ -133,15 +134,15 @@ def test_the_rank_with_the_least_memory_counts(monkeypatch) -> None:
     assert among(0, float("inf")) == TokenLimit(0, "mine")
 
 
-def test_work_follows_from_data_and_engine(retriever) -> None:
-    data = make_data(retriever, num_questions=24, num_samples=2, engine=InProcessEngine(weight_sync="adapter"))
-    found = data.work(2)
-    assert (found.rollouts, found.micro_batch_rows) == (24, 6)
-    assert found.limits.max_total_tokens == MOST
-    assert (found.in_process, found.weight_sync, found.trainer_share) == (True, "adapter", 1.0)
-    beside = make_data(retriever, engine=VllmEngine()).work(1)
-    assert (beside.in_process, beside.trainer_share) == (False, pytest.approx(1 - VllmSettings().gpu_memory))
-    assert make_data(retriever, engine=VllmEngine(colocated=True)).work(1).trainer_share == 1.0
+def test_work_follows_from_the_data(retriever) -> None:
+    data = make_data(retriever, num_questions=24, num_samples=2)
+    assert data.work(2) == (24, data.num_minibatches * data.num_micro_batches, MOST, 1)
+    assert rows_of_micro_batch(24, parts=4, together=1) == 6
+
+
+def test_an_engine_leaves_the_trainer_a_share_of_the_gpu() -> None:
+    assert VllmEngine().trainer_share == pytest.approx(1 - VllmSettings().gpu_memory)
+    assert VllmEngine(colocated=True).trainer_share == InProcessEngine().trainer_share == 1.0
 
 
 def test_plan_and_run_reckon_with_the_same_load(tmp_path: Path, train_index: Path, monkeypatch) -> None:
@@ -154,7 +155,7 @@ def test_plan_and_run_reckon_with_the_same_load(tmp_path: Path, train_index: Pat
 
         return watched
 
-    monkeypatch.setattr(batch_size_tuning, "fit_token_limit", watch("run"))
+    monkeypatch.setattr(agent_data, "fit_token_limit", watch("run"))
     monkeypatch.setattr(plan, "fit_token_limit", watch("plan"))
     own = {"model.policy_lora.rank": 2, "model.execution.logits_rows": 64, "data.engine": "InProcessEngine"}
     given = arguments(tmp_path / "run", train_index, epochs=1, **SMALL_RUN, **own)
@@ -173,7 +174,7 @@ def test_a_base_of_unknown_sizes_is_trained_without_a_limit(monkeypatch, retriev
     def fails(base_model: str) -> ModelShape:
         raise ConfigError("sizes unknown")
 
-    monkeypatch.setattr(batch_size_tuning.ModelShape, "of", fails)
+    monkeypatch.setattr(agent_data.ModelShape, "of", fails)
     module = AgentModule()
     quiet_trainer(tmp_path).fit(module, datamodule=make_data(retriever, num_questions=4))
     assert module.execution.max_tokens == 0

@@ -111,9 +111,6 @@ def test_memory_follows_the_settings(seven_b: ModelShape) -> None:
     limited = load(seven_b, execution=Execution(gradient_checkpointing=True, max_tokens=4096))
     assert limited.activations() < 0.5 * checkpointed.activations()
     assert load(seven_b, execution=Execution(quantise="nf4")).base_bytes < 0.4 * plain.base_bytes
-    sharded = load(seven_b, shards=4)
-    layers = seven_b.parameters - 2 * 152064 * 3584  # embeddings and head are whole on every rank
-    assert sharded.base_bytes == pytest.approx(2 * (2 * 152064 * 3584 + (1 / 4 + 2 / 28) * layers), rel=1e-3)
     assert replace(plain, critic_lora=None).peak() < plain.peak()
     assert plain.peak() == sum(size for name, size in plain.parts().items() if ":" not in name) + max(
         size for name, size in plain.parts().items() if ":" in name
@@ -149,11 +146,5 @@ def test_the_command_reads_configurations_and_overrides(capsys: pytest.CaptureFi
     said = capsys.readouterr().out
     assert "there for the trainer: 6.00 GiB" in said, "vLLM has the other 0.4"
     assert "the sampler beside it" in said
-    bases = []
-    for sharded in ([], ["--trainer.strategy.class_path=medagent.training.sharding.ShardedBase"]):
-        assert main(["plan", "--config", str(CONFIG), "--trainer.devices=4", *sharded]) == 0
-        line = next(line for line in capsys.readouterr().out.splitlines() if "base (policy" in line)
-        bases.append(float(line.split()[-2]))
-    assert bases == sorted(bases, reverse=True)
     assert main(["plan", "--config", str(CONFIG), "--model.base_model", "/no/such"]) == 1
     assert "configuration cannot be read" in capsys.readouterr().err

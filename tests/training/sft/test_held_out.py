@@ -141,13 +141,6 @@ def test_a_rank_without_dialogues_waits_for_the_others(tiny_base: Path, rollouts
     assert measured(module, [], 2) == [{}, {}]
 
 
-def test_an_idle_pass_adds_nothing(tiny_base: Path, rollouts: list[Rollout], monkeypatch) -> None:
-    """Where the base is sharded all ranks make equally many passes."""
-    module = module_of(tiny_base)
-    monkeypatch.setattr(AgentModule, "max_passes_over_ranks", lambda self, count: count + 3)
-    assert measured(module, rollouts)[0] == pytest.approx(by_hand(module, rollouts), rel=1e-4)
-
-
 def test_the_likeliest_token_is_told(tiny_base: Path, rollouts: list[Rollout]) -> None:
     module = module_of(tiny_base)
     part = tensorize(rollouts, pad_id=module.pad_id)
