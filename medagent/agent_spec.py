@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from medagent.config_files import known_class, with_current_names
+from medagent.config_files import known_class
 from medagent.errors import ConfigError
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.retrieval.settings import SearchSettings
@@ -118,7 +118,7 @@ def read_spec(folder: Path) -> AgentSpec:
             "`medagent demo` (such as runs/demo/agent)."
         )
     try:
-        row = json.loads(with_current_names(path.read_text(encoding="utf-8"), of_others=True))
+        row = json.loads(path.read_text(encoding="utf-8"))
         if row["format"] != FORMAT:
             raise ConfigError(f"agent {folder}: format {row['format']} found, {FORMAT} wanted. Export it again.")
         return AgentSpec.from_json(row)

@@ -1,28 +1,19 @@
-"""Configuration files: where they lie, and the classes that they name, also as earlier versions did.
+"""Configuration files: where they lie, and the classes that they name.
 
 Agents and runs hold settings too, and may come from others. Opening one never imports a module that it names.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from importlib import import_module
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
-from pydoc import locate
 from typing import Any
 
 import yaml
 
 from medagent.errors import ConfigError, InputError
-
-# Packages that were installed under names of their own.
-FORMER = ("training", "retrieval", "evaluation")
-FORMER_PATH = re.compile(rf"(?<![\w./\\-])(?:{'|'.join(FORMER)})(?:\.[A-Za-z_]\w*)+(?![\w./\\-])")
-FORMER_SETTING = re.compile(r"""(?<!\w)hand_over(?=["']?\s*[:=])|(?<=init_args\.)hand_over\b""")  # of engines
-DROPPED_SETTING = re.compile(r"^ +(?:max_merge_lost: 0\.05|routing_replay: none)\n", re.MULTILINE)  # at their defaults
 
 
 def packaged_configs() -> Path:
@@ -68,7 +59,7 @@ def with_one_algorithm(arguments: list[str]) -> list[str]:
             except (OSError, ValueError):
                 text = name  # the settings themselves
             try:
-                settings = yaml.safe_load(with_current_names(text))
+                settings = yaml.safe_load(text)
             except yaml.YAMLError:
                 continue  # the parser says what is wrong
             if isinstance(settings, dict) and "algorithm" in settings:
@@ -101,35 +92,6 @@ def _check_algorithm(found: Any) -> None:
             f"algorithm: found {found}, wanted a name, callbacks, and settings below model and data. A packaged one is "
             "given as --config algorithms/st_ppo.yaml."
         )
-
-
-def with_current_names(text: str, *, of_others: bool = False) -> str:
-    """A YAML or JSON text in which names of earlier versions are today's: class paths, and the setting `hand_over`.
-
-    A package `training` of the user's wins, and for a text that may be `of_others` once it is imported. A class whose
-    module moved is found where its package exports it.
-    """
-    found = FORMER_PATH.sub(lambda match: _current(match[0], of_others=of_others), text)
-    return DROPPED_SETTING.sub("", FORMER_SETTING.sub("weight_sync", found))
-
-
-def _current(path: str, *, of_others: bool) -> str:
-    package = path.partition(".")[0]
-    if _is_users(package) and (is_known(path) or not of_others) and locate(path) is not None:
-        return path
-    module, _, name = path.rpartition(".")
-    for place in (path, f"{module.rpartition('.')[0]}.{name}"):
-        if isinstance(locate(f"medagent.{place}"), type):
-            return f"medagent.{place}"
-    return path
-
-
-def _is_users(package: str) -> bool:
-    found = find_spec(package)
-    if found is None:
-        return False
-    own = Path(str(files("medagent") / package)).resolve()
-    return own not in [Path(folder).resolve() for folder in found.submodule_search_locations or ()]
 
 
 def is_known(path: str) -> bool:

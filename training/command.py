@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 
 import torch
 import yaml
-from jsonargparse import Namespace, dict_to_namespace, get_loader, set_loader
+from jsonargparse import Namespace, dict_to_namespace
 from lightning import Callback, Trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -20,7 +20,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, instant
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from medagent.config_files import with_current_names, with_one_algorithm
+from medagent.config_files import with_one_algorithm
 from medagent.environment import Environment
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
@@ -103,7 +103,7 @@ class AgentParser(LightningArgumentParser):
     def parse_args(self, *args: Any, **kwargs: Any) -> Any:
         """Parse the arguments; each class that they name fits the base that it derives from."""
         if args and isinstance(args[0], list):
-            args = (with_one_algorithm([with_current_names(each) for each in args[0]]), *args[1:])
+            args = (with_one_algorithm(args[0]), *args[1:])
         parsed = super().parse_args(*args, **kwargs)
         for found in map(locate, class_paths(parsed.as_dict())):
             for base in BASES:
@@ -118,15 +118,6 @@ class AgentParser(LightningArgumentParser):
         if not self.exit_on_error:
             super().error(message, ex)
         self.exit(2, f"{self.prog}: {message.rstrip('.')}. See {self.prog} --help.\n")
-
-
-def _set_loader() -> None:
-    """Let YAML files name classes as earlier versions did."""
-    load = get_loader("yaml")
-    set_loader("yaml", lambda text: load(with_current_names(text)), (yaml.YAMLError,))
-
-
-_set_loader()
 
 
 @dataclass(frozen=True)

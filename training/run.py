@@ -32,7 +32,7 @@ from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities import rank_zero_only
 from torch import distributed
 
-from medagent.config_files import is_known, with_current_names
+from medagent.config_files import is_known
 from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder, signals_interrupt
@@ -265,8 +265,7 @@ def _claim(
     checkpoint = newest_checkpoint(run)
     done = _iterations_in(checkpoint) if checkpoint else 0
     if resolved and path.exists():
-        before = with_current_names(path.read_text(encoding="utf-8"), of_others=True)
-        _refuse_changes(run, yaml.safe_load(before), resolved)
+        _refuse_changes(run, yaml.safe_load(path.read_text(encoding="utf-8")), resolved)
     if iterations is not None and done > iterations:
         raise ConfigError(
             f"run folder {run}: found {done} iterations done, wanted at most trainer.max_epochs, {iterations}. "

@@ -68,7 +68,7 @@ def test_an_agents_protocol_is_imported_when_it_is_allowed(tmp_path: Path, marke
     assert marker.exists()
 
 
-def test_former_names_in_an_agent_import_no_package_of_that_name(tmp_path: Path, monkeypatch) -> None:
+def test_names_in_an_agent_import_no_package_of_that_name(tmp_path: Path, monkeypatch) -> None:
     """As where the command is run in a folder that came with the agent."""
     agent = agent_in(tmp_path / "agent")
     (tmp_path / "training").mkdir()

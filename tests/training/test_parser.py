@@ -142,14 +142,14 @@ def test_classes_for_one_setting_share_the_defaults_of_settings_with_one_name(mo
             assert same, f"{one.__name__} and {other.__name__} differ in the default of {name}"
 
 
-def test_a_shipped_reward_needs_no_settings_and_may_have_its_former_path(capsys) -> None:
+def test_a_shipped_reward_needs_no_settings(capsys) -> None:
     for name in ("F1", "ExactMatch", "ContainsAnswer"):
         parser = AgentParser()
         parser.add_lightning_class_args(RolloutData, "data")
         named = [
-            "--data.benchmark=evaluation.benchmarks.StarterBenchmark",
+            "--data.benchmark=medagent.evaluation.benchmarks.StarterBenchmark",
             "--data.retriever=tests.training.golden.make.NoRetriever",
-            f"--data.reward=training.rewards.{name}",
+            f"--data.reward=medagent.training.rewards.{name}",
         ]
         reward = parser.instantiate_classes(parser.parse_args(named)).data.reward
         assert (type(reward).__name__, reward.well_formed, reward.abstained) == (name, 0.1, 0.1)
