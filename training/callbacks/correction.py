@@ -6,8 +6,6 @@ C is the gradient that clipping dropped, summed over micro-batches and ranks bef
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -27,39 +25,18 @@ Space = Literal["parameters", "logits"]
 RATIO = 1.0  # of ||C|| to ||g|| at which "relative" halves the update, where no other is given
 
 
-@dataclass(frozen=True)
-class CorrectionScale:
-    """The scale of an update from ||g||, the norm of the surrogate's gradient, and ||C||.
-
-    paper: 1 / max(||C||, floor).
-    triggered: 1 / max(1, ||C|| / threshold); the threshold is a norm.
-    relative: ||g|| / (||g|| + ||C|| / threshold), 1 where both are 0. The threshold is the ratio of ||C|| to ||g|| at
-        which the update is halved.
-    constant: fixed numbers that never look at C, as a control. There is one per optimizer step of an iteration, and
-        the last serves all that follow.
-    """
-
-    normaliser: Normaliser
-    floor: float
-    threshold: float
-    constants: Sequence[float]
-
-    def __call__(self, gradient_norm: float, bias_norm: float, step: int) -> float:
-        """The scale, from the two norms; `step` is the optimizer step within the iteration, 0 the first."""
-        if self.normaliser == "constant":
-            return self.constants[min(step, len(self.constants) - 1)]
-        if self.normaliser == "paper":
-            return 1 / max(bias_norm, self.floor)
-        if self.normaliser == "triggered":
-            return 1 / max(1.0, bias_norm / self.threshold)
-        both = gradient_norm + bias_norm / self.threshold
-        return gradient_norm / both if both > 0 else 1.0
-
-
 class ClippingBiasCorrection(StepCallback):
     """Turns PPO into S-PPO, and Turn-PPO into ST-PPO. It needs a `model.policy_loss` that clips.
 
-    `normaliser`, `floor`: see `CorrectionScale`.
+    `normaliser` makes the scale from ||g||, the norm of the surrogate's gradient, and ||C||:
+
+    - "paper": 1 / max(||C||, `floor`).
+    - "triggered": 1 / max(1, ||C|| / `threshold`). The threshold is a norm, which depends on model and space and has no
+      default.
+    - "relative": ||g|| / (||g|| + ||C|| / `threshold`), 1 where both are 0. The threshold is the ratio of ||C|| to
+      ||g|| at which the update is halved, 1 where none is given.
+    - "constant": `constant`, which never looks at C, as a control. It is one scale, or one per optimizer step of an
+      iteration, of which the last serves all that follow.
 
     `applied_to` "gradient": the scale is on the gradient, before gradient clipping. Adam takes a steady scale away
     again. "step": it is on the policy group's learning rate for this one optimizer step. "rollouts": each rollout's
@@ -68,11 +45,6 @@ class ClippingBiasCorrection(StepCallback):
 
     `space` "parameters": exact norms, by a second backward pass. "logits": a closed form without one. Rollouts are told
     apart in "logits" alone.
-
-    `threshold`: for "relative" a ratio, 1 where none is given. For "triggered" a norm, which depends on model and space
-    and has no default.
-
-    `constant`: one scale, or one per optimizer step of an iteration.
 
     `decay`: the share of a reduction (1 - scale) that is carried over to the next step, if that step's own reduction is
     smaller. The first step on fresh or decoupled weights clips nothing, so only the decay can shorten it. The paper has
@@ -119,9 +91,8 @@ class ClippingBiasCorrection(StepCallback):
                 f"{applied_to}. Wanted a number in [0, 1), and 0 unless the normaliser is relative or triggered and "
                 "applied_to is gradient or step. Set decay: 0."
             )
-        self._decay = decay
-        self._scale = CorrectionScale(normaliser, floor, threshold, constants)
         self._normaliser, self._floor, self._threshold, self._constant = normaliser, floor, threshold, constant
+        self._constants, self._decay = constants, decay
         self._step = 0  # of the policy, within the iteration
         self._applied_to, self._space = applied_to, space
         self._bias: list[Tensor] = []  # C so far in this step, parameter space
@@ -173,7 +144,7 @@ class ClippingBiasCorrection(StepCallback):
                 total.extend(torch.zeros_like(parameter) for parameter in parameters)
         if bool(terms.result.outside_BT.any()):
             self._add(self._bias, _dropped(terms.result), parameters)
-        if self._scale.normaliser == "relative":
+        if self._normaliser == "relative":
             self._add(self._gradient, terms.result.objective, parameters)
 
     def _in_logits(self, terms: PolicyTerms) -> None:
@@ -185,7 +156,7 @@ class ClippingBiasCorrection(StepCallback):
             squares.append(logit_space_squares(coefficients_BT, probability_BT, terms.collision_BT))
         self._squares += torch.stack(squares).sum(dim=1).double().cpu()
         if self._applied_to.startswith("rollouts"):
-            gradient_B, bias_B = squares[0].sqrt(), squares[1].sqrt() / self._scale.threshold
+            gradient_B, bias_B = squares[0].sqrt(), squares[1].sqrt() / self._threshold
             some_B = gradient_B + bias_B > 0  # the others say nothing about the step
             scale_B = torch.where(some_B, gradient_B / (gradient_B + bias_B), 1.0)
             terms.logprobs_BT.register_hook(lambda gradient_BT: gradient_BT * scale_B[:, None])
@@ -207,7 +178,7 @@ class ClippingBiasCorrection(StepCallback):
             why = f"the clipping bias has norm {bias_norm} beside a surrogate's gradient of norm {gradient_norm}"
             module.finite_steps.skip(optimizer, why, partial(over_ranks, trainer, op="max"))
             return
-        scale = self._scale(gradient_norm, bias_norm, self._step)
+        scale = self.scale(gradient_norm, bias_norm, self._step)
         if self._applied_to.startswith("rollouts"):
             total, count = over_ranks(trainer, self._rollouts, "sum").tolist()
             scale = total / count if count else 1.0
@@ -230,6 +201,17 @@ class ClippingBiasCorrection(StepCallback):
         self._measured = False
         self._bias, self._gradient = [], []
         self._squares, self._rollouts = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+
+    def scale(self, gradient_norm: float, bias_norm: float, step: int) -> float:
+        """The scale, from the two norms; `step` is the optimizer step within the iteration, 0 the first."""
+        if self._normaliser == "constant":
+            return self._constants[min(step, len(self._constants) - 1)]
+        if self._normaliser == "paper":
+            return 1 / max(bias_norm, self._floor)
+        if self._normaliser == "triggered":
+            return 1 / max(1.0, bias_norm / self._threshold)
+        both = gradient_norm + bias_norm / self._threshold
+        return gradient_norm / both if both > 0 else 1.0
 
     def _norms(self, trainer: Trainer) -> tuple[float, float]:
         """(||g||, ||C||) over all micro-batches and ranks."""

@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 from medagent.errors import ConfigError
 from medagent.training.batching import split_by_length
 from medagent.training.callbacks import ClippingBiasCorrection
-from medagent.training.callbacks.correction import CorrectionScale
 from medagent.training.objectives import PolicyTerms, clipped_surrogate, reference_kl
 from tests.training.support import OneBatch, Snoop, gradients, make_module, perturb, quiet_trainer
 
@@ -34,8 +33,9 @@ from tests.training.support import OneBatch, Snoop, gradients, make_module, pert
     ],
 )
 def test_scales_by_hand(normaliser, gradient: float, bias: float, expected: float) -> None:
-    scale = CorrectionScale(normaliser, floor=0.01, threshold=2.0, constants=[0.5])
-    assert scale(gradient, bias, 3) == pytest.approx(expected)
+    threshold = 2.0 if normaliser in ("triggered", "relative") else None
+    correction = ClippingBiasCorrection(normaliser, "gradient", floor=0.01, threshold=threshold, constant=[0.9, 0.5])
+    assert correction.scale(gradient, bias, 3) == pytest.approx(expected)
 
 
 def surrogate_of(module, batch):
