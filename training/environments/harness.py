@@ -125,7 +125,8 @@ class HarnessAgent(Agent):
                 if not recording.rows:
                     error = "it never asked the model. Let it use the given base URL."
             except (Exception, SystemExit) as failure:  # the agent's code may raise anything
-                if again and isinstance(failure, DiedError):
+                task = asyncio.current_task()
+                if again and isinstance(failure, DiedError) and not (task and task.cancelling()):  # by an interrupt
                     return await self._roll_out(job, session, batcher, on_turn, again=False)
                 error = f"it took more than {self.harness.timeout_s:g} s" if limit.expired() else repr(failure)
         if recording.failure:
