@@ -35,7 +35,7 @@ def with_lists_said(arguments: list[str], commands: dict[str, Any]) -> list[str]
         name, equals, value = word.removeprefix("--").partition("=")
         if word.startswith("--") and name in lists:
             latest = name
-            texts[name] += texts_of(value if equals else next(words, ""))
+            texts[name] += texts_of(value if equals else next(words, ""), objects="McpServer" in lists[name])
         elif word.startswith("--") or word in HELP:
             latest = ""
             options += [word] if equals or word in HELP else [word, *islice(words, 1)]
@@ -44,13 +44,13 @@ def with_lists_said(arguments: list[str], commands: dict[str, Any]) -> list[str]
         elif lists[named or latest] == NESTED:
             texts[named].append(texts_of(word) if word.startswith("[") else word)
         else:
-            texts[named or latest] += texts_of(word)
+            texts[named or latest] += texts_of(word, objects="McpServer" in lists[named or latest])
     said += [*plain, *([_written(texts.pop(named))] if named in texts else [])]
     return [*said, *options, *(part for name, found in texts.items() for part in (f"--{name}", _written(found)))]
 
 
-def texts_of(word: str) -> list[str]:
-    """The texts of a list as it is typed, with brackets or without.
+def texts_of(word: str, *, objects: bool = False) -> list[Any]:
+    """The texts of a list as it is typed, with brackets or without. With `objects` some may be mappings.
 
     >>> texts_of("[22, 00123]"), texts_of("a,b"), texts_of('["a, b"]')
     (['22', '00123'], ['a', 'b'], ['a, b'])
@@ -61,7 +61,7 @@ def texts_of(word: str) -> list[str]:
         found = yaml.load(word, Loader=yaml.BaseLoader)  # noqa: S506 (this loader makes texts and nothing else)
     except yaml.YAMLError:
         found = None  # such as [*pain], which YAML takes for a reference
-    if isinstance(found, list) and all(isinstance(each, str) for each in found):
+    if isinstance(found, list) and all(isinstance(each, str) or (objects and isinstance(each, dict)) for each in found):
         return found
     return texts_of(word[1:].removesuffix("]"))
 

@@ -87,3 +87,15 @@ def test_documents_with_numbers_for_ids_are_removed(tmp_path: Path, capsys: pyte
     assert "Removed 2 passages" in capsys.readouterr().out
     assert main(["index", "restore", str(tmp_path / "i"), "[00123]"]) == 0
     assert main(["index", "remove", str(tmp_path / "i"), "123"]) == 1
+
+
+def test_a_list_of_tools_holds_servers_too() -> None:
+    given = ("--tools", "[read, {mcp: python -m server, allow: [look_up], timeout_s: 5}]")
+    found = parsed(("ask",), *given)
+    server = found.tools[1]
+    assert (found.tools[0], server.mcp, list(server.allow), server.timeout_s) == (
+        "read",
+        "python -m server",
+        ["look_up"],
+        5.0,
+    )
