@@ -38,6 +38,7 @@ from medagent.retrieval.retriever import Retriever
 from medagent.serving.admission import Admission
 from medagent.serving.app import make_app
 from medagent.serving.background import share_one_arena, stamp, trim_memory, watch
+from medagent.serving.mcp_tool import PATH
 from medagent.serving.middleware import BoundedConnection, read_api_key_hashes
 from medagent.serving.page import Example, Feedback, QuizItem, read_rows
 from medagent.serving.records import Records
@@ -61,12 +62,13 @@ def serve(command: ServeCommand) -> None:
     command = replace(command, agent=command.agent or DEMO)
     share_one_arena()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for name in ("httpx", "mcp"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     with closing(engine_of(command)) as engine:
         app = app_of(command, engine)
         print(
             f"Serving {command.agent} as {command.name!r}: the page is http://{command.host}:{command.port}/, the API "
-            f"below /v1. {NOT_ADVICE}",
+            f"below /v1. MCP: {app.state.no_mcp or f'the tool `ask` is at {PATH}.'} {NOT_ADVICE}",
             flush=True,
         )
         if opens_page:

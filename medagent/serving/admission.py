@@ -31,9 +31,12 @@ USUAL_S = 10.0  # an answer's time before any was given
 
 @dataclass(frozen=True)
 class Event:
-    """One step of a question. `data` is `{"ahead": n}`, a turn's event of `Steps`, or `Answer.to_json`."""
+    """One step of a question. `data` is `{"ahead": n}`, a turn's event of `Steps`, or `Answer.to_json`.
 
-    kind: Literal["waiting", "turn", "answer"]
+    Streams begin with an `id`, and end with an `error` in OpenAI's shape where the answer fails.
+    """
+
+    kind: Literal["id", "waiting", "turn", "answer", "error"]
     data: dict[str, Any]
 
 

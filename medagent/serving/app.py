@@ -1,12 +1,12 @@
-"""The agent over HTTP: its own /v1/answers, and OpenAI's chat completions for existing tools."""
+"""The agent over HTTP: its own /v1/answers, and OpenAI's chat completions and responses for existing tools."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
 from uuid import uuid4
@@ -17,29 +17,36 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from medagent.agent import Agent, Job
 from medagent.evidence.answers import asking_back
 from medagent.evidence.check import EvidenceCheck
+from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import Filter
 from medagent.serving import openai_form as openai
-from medagent.serving.admission import Admission, Answering
+from medagent.serving.admission import Admission, Answering, Event
 from medagent.serving.background import QUERY, Probe
 from medagent.serving.conversation import asks_back
+from medagent.serving.mcp_tool import PATH, ask_sessions
 from medagent.serving.middleware import MAX_BODY_BYTES, Guards
 from medagent.serving.model_server import check as check_model
 from medagent.serving.page import Example, Feedback, QuizItem, Report, add_page, add_quiz, described_corpus
 from medagent.serving.records import Records
 from medagent.serving.responses import (
     ModelError,
-    answer_events,
+    as_data,
     chat_chunks,
     handle_errors,
     refusal,
+    said,
     stream,
+    told,
     unless_gone,
     utility_chunks,
 )
+from medagent.serving.responses_form import PARAMS, ResponseForm, ResponsesRequest
 from medagent.serving.rewriting import Rewriter, rewrite_by_rules
 from medagent.serving.schemas import ERRORS, AnswerRequest, AnswersShape, CompletionShape, answers_with
 from medagent.serving.settings import LOOPBACK, AdmissionLimits
 from medagent.types import Question
+
+MAX_KEPT = 500  # responses
 
 
 def make_app(
@@ -70,11 +77,16 @@ def make_app(
         Probe("the model's server cannot be asked", lambda: check_model(admission.agent.policy), every_s=3.0),
     )
     service = Service(admission, name, rewriter, feedback, engine_lives, probes)
+    try:
+        sessions, no_mcp = ask_sessions(name, service.begin), ""
+    except RetrievalError as missing:
+        sessions, no_mcp = None, str(missing)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(each(admission)) for each in background_tasks]
-        yield
+        async with sessions.run() if sessions else nullcontext():
+            yield
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -83,9 +95,11 @@ def make_app(
     app = FastAPI(
         title="medagent", description=__doc__, lifespan=lifespan, docs_url=None, redoc_url=None
     )  # whose pages load from elsewhere
-    app.state.admission = admission
+    app.state.admission, app.state.no_mcp = admission, no_mcp
     app.add_middleware(Guards, tokens=tokens, max_body_bytes=max_body_bytes, hosts=hosts)
     service.add_to(app)
+    if sessions:  # nothing is sent but answers, so there is no stream to GET
+        app.add_route(PATH, sessions.asgi_app, methods=["POST", "DELETE"])
     if quiz:
         add_quiz(app, quiz, admission.search)
     add_page(
@@ -110,6 +124,7 @@ class Service:
     feedback: Feedback | None
     engine_lives: Callable[[], bool]
     probes: Sequence[Probe]
+    kept: dict[tuple[str, str], tuple[Sequence[str], ResponseForm]] = field(default_factory=dict)  # by token and id
 
     def add_to(self, app: FastAPI) -> None:
         """Route requests to the calls."""
@@ -117,6 +132,8 @@ class Service:
         if self.feedback is not None:
             app.post("/v1/feedback", responses=ERRORS)(self.report)
         app.post("/v1/chat/completions", responses=answers_with(CompletionShape))(self.chat)
+        app.post("/v1/responses", responses=answers_with(dict[str, Any]))(self.respond)
+        app.get("/v1/responses/{id}", responses=ERRORS)(self.response)
         app.get("/v1/models")(self.models)
         app.get("/v1/models/{model:path}", responses=ERRORS)(self.model)
         app.get("/healthz")(self.healthz)
@@ -128,13 +145,17 @@ class Service:
 
         A stream has the events `id`, `waiting`, `turn`, `answer` and, if it fails, `error`.
         """
-        id_, text = f"answer-{uuid4().hex}", body.question.strip()
-        asked = [*body.earlier, text]
-        answering = await self._start(id_, asked, body, request, options=body.options, history=[text])
+        id_, answering = await self.begin(body, request)
         if body.stream:
-            return stream(answer_events(answering, request, id_))
+            return stream(told(answering, request, id_, lambda event: [as_data(event.data, event.kind)]))
         turns, answer = await unless_gone(request, answering.whole())
         return JSONResponse({"id": id_, "turns": turns, "answer": answer})
+
+    async def begin(self, body: AnswerRequest, request: Request) -> tuple[str, Answering]:
+        """Begin to answer, and give it an id."""
+        id_, text = f"answer-{uuid4().hex}", body.question.strip()
+        asked = [*body.earlier, text]
+        return id_, await self._start(id_, asked, body, request, options=body.options, history=[text])
 
     async def report(self, body: Report) -> Response:
         """Report an answer as wrong, by its id. It is written to the operator's file with its whole rollout."""
@@ -154,14 +175,53 @@ class Service:
         id_ = f"chatcmpl-{uuid4().hex}"
         if asked.utility is not None:
             if body.stream:
-                return stream(utility_chunks(id_, self.name, asked.utility, usage=usage))
+                return stream(said(utility_chunks(id_, self.name, asked.utility, usage=usage)))
             return JSONResponse(openai.completion(id_, self.name, asked.utility))
         answering = await self._start(id_, [*asked.before, asked.question], body, request, history=asked.history)
+        warnings = openai.unused(body)
         if body.stream:
-            chunks = chat_chunks(answering, request, id_, self.name, usage=usage, warnings=openai.unused(body))
-            return stream(chunks)
+            tell = partial(chat_chunks, id_, self.name, usage=usage, warnings=warnings)
+            return stream(told(answering, request, id_, tell))
         turns, answer = await unless_gone(request, answering.whole())
-        return JSONResponse(openai.answer_completion(id_, self.name, answer, turns, openai.unused(body)))
+        extra = {"turns": turns, "answer": answer, "warnings": warnings}
+        text, finish = openai.content_of(answer), openai.finish_reason(answer)
+        whole = openai.completion(id_, self.name, text, finish=finish, usage=answer["usage"], medagent=extra)
+        return JSONResponse(whole)
+
+    async def respond(self, body: ResponsesRequest, request: Request) -> Response:
+        """OpenAI's responses; searches are `file_search_call` items, and citations annotations."""
+        self._check_model(body.model)
+        asker, before = request.state.asker, body.previous_response_id
+        if before is not None and (asker, before) not in self.kept:
+            wrong = f"Previous response with id {before[:100]!r} not found. Send the whole conversation as input."
+            return refusal(404, wrong, param="previous_response_id", code="previous_response_not_found")
+        earlier = self.kept[asker, before][0] if before is not None else []
+        body.messages[:0] = [openai.ChatMessage(role="user", content=text) for text in earlier]
+        try:
+            asked = openai.read_conversation(body, self.admission.check.emergencies)
+        except openai.RefusedError as refused:
+            return refusal(400, str(refused), param=PARAMS.get(refused.param, refused.param))
+        questions, form = [*asked.before, asked.question], ResponseForm(f"resp_{uuid4().hex}", self.name, body)
+        answering = None
+        if asked.utility is None:
+            answering = await self._start(form.id, questions, body, request, history=asked.history)
+        if body.store is not False:
+            self.kept[asker, form.id] = questions if asked.question else earlier, form
+            while len(self.kept) > MAX_KEPT:
+                del self.kept[next(iter(self.kept))]
+        if answering is None:
+            pieces = [*form.tell(Event("id", {})), *form.say(asked.utility or "")]
+            return stream(said(pieces)) if body.stream else JSONResponse(form.whole)
+        if body.stream:
+            return stream(told(answering, request, form.id, form.tell))
+        return JSONResponse(form.of(*await unless_gone(request, answering.whole())))
+
+    async def response(self, id: Annotated[str, Path(max_length=200)], request: Request) -> Response:
+        """A response that is kept."""
+        _, form = self.kept.get((request.state.asker, id), ((), None))
+        if form is None or form.whole is None:
+            return refusal(404, f"Response with id {id!r} not found. Only the newest are kept, in memory.")
+        return JSONResponse(form.whole)
 
     async def models(self) -> dict[str, Any]:
         """The agent, as OpenAI's API lists models."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,7 @@ from medagent.evidence.emergencies import Emergencies
 from medagent.evidence.extracts import ALSO
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import Filter
+from medagent.retrieval.mcp_server import WHERE
 from medagent.retrieval.passage_kinds import kind_line
 from medagent.serving.client_utility_prompts import utility_answer, without_talk
 from medagent.untrusted_text import is_blank
@@ -30,11 +32,13 @@ _LINKED = re.compile(
     re.IGNORECASE,
 )
 _JOINER = "\u2060"
+_CITATION = re.compile(r"(\[\d{1,3}\])")
 _UNSEEN = frozenset({"Cc", "Cf"})  # of Unicode's categories: they turn text around, or hide it
+TEXT_PARTS = ("text", "input_text", "output_text")
 NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 SHAPES = (
     "guided_json guided_choice guided_regex guided_grammar structured_outputs grammar json_schema format text audio "
-    "top_logprobs"
+    "top_logprobs background conversation prompt"
 ).split()
 
 
@@ -45,7 +49,7 @@ def _a_filter(text: str) -> str:
         raise PydanticCustomError("filter", "{why}", {"why": str(error)}) from error
 
 
-WhereText = Annotated[str, Field(max_length=2000), AfterValidator(_a_filter)]  # which passages may be found
+WhereText = Annotated[str, Field(max_length=2000, description=WHERE), AfterValidator(_a_filter)]
 
 
 class RefusedError(ValueError):
@@ -78,7 +82,7 @@ class ChatMessage(BaseModel):
     @property
     def attachments(self) -> list[str]:
         """The kinds of its parts that are no text."""
-        return [] if isinstance(self.content, str) else [p.type for p in self.content or () if p.type != "text"]
+        return [] if isinstance(self.content, str) else [p.type for p in self.content or () if p.type not in TEXT_PARTS]
 
 
 class StreamOptions(BaseModel):
@@ -159,9 +163,7 @@ def read_conversation(body: ChatRequest, emergencies: Emergencies) -> Conversati
 def _refuse_shapes(body: ChatRequest) -> None:
     kind = (body.response_format or {}).get("type", "text")
     if kind != "text":
-        raise RefusedError(
-            "response_format", f"response_format {kind!r} is not supported: answers are text with sources."
-        )
+        raise RefusedError("response_format", f"the format {kind!r} is not supported: answers are text with sources.")
     for name, value in (("tool_choice", body.tool_choice), ("function_call", body.function_call)):
         if value not in (None, "auto", "none"):
             raise RefusedError(name, f"{name} {value!r} is not supported: the agent calls no tools of a client.")
@@ -178,24 +180,17 @@ def unused(body: ChatRequest) -> list[str]:
     """What a request asks for and an agent leaves out, a sentence each. Values that change nothing are not named."""
     names = [name[:60] for name, value in (body.model_extra or {}).items() if value not in (None, False, 0, {}, [], "")]
     told = [f"not used here: {', '.join(names[:MAX_NAMED])}."] if names else []
-    system = any(message.role in ("system", "developer") for message in body.messages)
-    return [*told, "system messages are not read: the agent has its own."] if system else told
-
-
-def answer_completion(
-    id: str, model: str, answer: dict[str, Any], turns: list[dict[str, Any]], warnings: list[str]
-) -> dict[str, Any]:
-    """A whole chat completion. The extra field `medagent` holds the steps, the checked answer and the warnings."""
-    whole = completion(id, model, content_of(answer), finish=finish_reason(answer), usage=answer["usage"])
-    return {**whole, "medagent": {"turns": turns, "answer": answer, "warnings": warnings}}
+    roles = {message.role for message in body.messages}
+    told += ["system messages are not read: the agent has its own."] if roles & {"system", "developer"} else []
+    return [*told, "calls and results of tools are not read."] if roles & {"tool", "function"} else told
 
 
 def completion(
-    id: str, model: str, text: str, *, finish: str = "stop", usage: dict[str, int] = NO_USAGE
+    id: str, model: str, text: str, *, finish: str = "stop", usage: dict[str, int] = NO_USAGE, **extra: Any
 ) -> dict[str, Any]:
-    """A completion. By default no agent was asked for it, as for a title."""
+    """A completion with extra fields. By default no agent was asked for it, as for a title."""
     message = {"role": "assistant", "content": text, "refusal": None}
-    return {**_body("chat.completion", id, model, {"message": message}, finish), "usage": usage}
+    return {**_body("chat.completion", id, model, {"message": message}, finish), "usage": usage, **extra}
 
 
 def chunk(
@@ -218,21 +213,44 @@ def usage_chunk(id: str, model: str, usage: dict[str, int]) -> dict[str, Any]:
 
 def content_of(answer: dict[str, Any]) -> str:
     """The answer as Markdown, with text of the model and the corpus escaped, and its verdict and sources below."""
-    lines = [f"**{escaped(answer['urgent'])}**", ""] if answer["urgent"] else []
+    return "".join(piece for piece, _ in _pieces(answer))
+
+
+def citations_of(answer: dict[str, Any]) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Start and end in `content_of` of each citation and quoted sentence, and its passage."""
+    end = 0
+    for piece, passage in _pieces(answer):
+        end += len(piece)
+        if passage:
+            yield end - len(piece), end, passage
+
+
+def _pieces(answer: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """The pieces of `content_of`, each with the passage that it cites."""
+    if answer["urgent"]:
+        yield f"**{escaped(answer['urgent'])}**\n\n", None
     if answer["asked_as"]:
-        lines += [f"*Asked as: {escaped(answer['asked_as'])}*", ""]
-    lines += [f"*{answer['caption']}*", ""] if answer["caption"] else []
-    lines += [escaped(answer["text"], paragraphs=True), ""]
+        yield f"*Asked as: {escaped(answer['asked_as'])}*\n\n", None
+    if answer["caption"]:
+        yield f"*{answer['caption']}*\n\n", None
+    sources = {f"[{source['number']}]": source["passage"] for source in answer["sources"]}
+    for piece in _CITATION.split(escaped(answer["text"], paragraphs=True)):
+        yield piece, sources.get(piece)
+    yield "\n\n", None
     if not answer["withheld"]:
-        lines += [escaped(answer["verdict"]["text"]), ""]
-        lines += [f"[{source['number']}] {escaped(source_line(source['passage']))}  " for source in answer["sources"]]
+        yield f"{escaped(answer['verdict']['text'])}\n\n", None
+        for number, passage in sources.items():
+            yield number, passage
+            yield f" {escaped(source_line(passage))}  \n", None
     for title, quotes in ((answer["quoted_as"], answer["quoted"]), (ALSO, answer["also"])):
-        lines += ["", f"{title}:"] if quotes else []
+        if quotes:
+            yield f"\n{title}:\n", None
         for quote in quotes:
             only = f"Only for {quote['scope']}: " if quote["scope"] else ""
-            said = quote["passage"]["text"][slice(*quote["sentence"])]
-            lines += ["", f"> {escaped(only + said)}  ", f"> {escaped(source_line(quote['passage']))}"]
-    return "\n".join([*lines, "", f"*{answer['notice']}*"])
+            yield "\n> ", None
+            yield escaped(only + quote["passage"]["text"][slice(*quote["sentence"])]), quote["passage"]
+            yield f"  \n> {escaped(source_line(quote['passage']))}\n", None
+    yield f"\n*{answer['notice']}*", None
 
 
 def thought_of(turn: dict[str, Any]) -> str:

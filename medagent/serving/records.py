@@ -15,6 +15,7 @@ from medagent.files import write_whole
 
 log = logging.getLogger("medagent.serving")
 _DIGITS = "[0-9a-f]" * 32
+KINDS = ("answer-", "chatcmpl-", "resp_")  # beginnings of ids
 
 
 @dataclass
@@ -55,7 +56,7 @@ class Records:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(self.folder / f"{name}.json", text + "\n", private=True)
         if self._written % max(1, self.kept // 100) == 0:
-            found = [path for kind in ("answer", "chatcmpl") for path in self.folder.glob(f"{kind}-{_DIGITS}.json*")]
+            found = [path for kind in KINDS for path in self.folder.glob(f"{kind}{_DIGITS}.json*")]
             with suppress(FileNotFoundError):  # others delete too
                 for path in sorted(found, key=lambda path: path.stat().st_mtime_ns)[: -self.kept]:
                     path.unlink()

@@ -7,9 +7,10 @@ import json
 import logging
 import re
 import sqlite3
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+import anyio
 from chromadb.errors import ChromaError
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -19,7 +20,7 @@ from starlette.exceptions import HTTPException
 from medagent.errors import EndpointError, MedagentError
 from medagent.retrieval.errors import RetrievalError
 from medagent.serving import openai_form as openai
-from medagent.serving.admission import Answering, OverloadedError, TooLongError, TooSlowError
+from medagent.serving.admission import Answering, Event, OverloadedError, TooLongError, TooSlowError
 
 log = logging.getLogger("medagent.serving")
 CLIENT_LEFT = 499
@@ -87,68 +88,76 @@ async def kept_alive(pieces: AsyncGenerator[str], *, silence_s: float) -> AsyncG
             following = asyncio.ensure_future(anext(pieces))
     finally:
         following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-        await pieces.aclose()
+        with anyio.CancelScope(shield=True):  # starlette's scope cancels each further wait, and the answer would go on
+            await asyncio.gather(following, return_exceptions=True)
+            await pieces.aclose()
 
 
-async def answer_events(answering: Answering, request: Request, id_: str) -> AsyncGenerator[str]:
-    """The stream of POST /v1/answers."""
-    steps = answering.events()
-    try:
-        yield f"event: id\n{_data({'id': id_})}"
-        async for event in steps:
-            yield f"event: {event.kind}\n{_data(event.data)}"
-    except (MedagentError, RetrievalError) as failure:
-        yield f"event: error\n{_data(_failed(failure, request)[1])}"
-    finally:
-        await steps.aclose()
-
-
-async def chat_chunks(
-    answering: Answering, request: Request, id_: str, model: str, *, usage: bool, warnings: list[str]
+async def told(
+    answering: Answering, request: Request, id_: str, tell: Callable[[Event], Iterable[str]]
 ) -> AsyncGenerator[str]:
-    """The stream of POST /v1/chat/completions."""
+    """The stream of what `tell` writes of each step. The first is the event `id`; the last may be `error`."""
     steps = answering.events()
     try:
-        yield _data(openai.chunk(id_, model, {"role": "assistant", "content": ""}))
+        for piece in tell(Event("id", {"id": id_})):
+            yield piece
         async for event in steps:
-            if event.kind != "answer":
-                thought = openai.thought_of(event.data) if event.kind == "turn" else ""
-                delta = {"reasoning_content": thought} if thought else {}
-                yield _data(openai.chunk(id_, model, delta, extra={event.kind: event.data}))
-                continue
-            answer = event.data
-            yield _data(openai.chunk(id_, model, {"content": openai.content_of(answer)}))
-            extra = {"answer": answer, "warnings": warnings}
-            yield _data(openai.chunk(id_, model, {}, finish=openai.finish_reason(answer), extra=extra))
-            if usage:
-                yield _data(openai.usage_chunk(id_, model, answer["usage"]))
-            yield "data: [DONE]\n\n"
+            for piece in tell(event):
+                yield piece
     except (MedagentError, RetrievalError) as failure:
-        yield _data(_failed(failure, request)[1])
+        for piece in tell(Event("error", failed(failure, request)[1])):
+            yield piece
     finally:
+        answering.task.cancel()  # where the steps have not begun, closing them does nothing
         await steps.aclose()
 
 
-async def utility_chunks(id_: str, model: str, text: str, *, usage: bool) -> AsyncGenerator[str]:
+def chat_chunks(id_: str, model: str, event: Event, *, usage: bool, warnings: list[str]) -> Iterator[str]:
+    """A step in the stream of POST /v1/chat/completions."""
+    if event.kind == "error":
+        yield as_data(event.data)
+    elif event.kind == "id":
+        yield as_data(openai.chunk(id_, model, {"role": "assistant", "content": ""}))
+    elif event.kind != "answer":
+        thought = openai.thought_of(event.data) if event.kind == "turn" else ""
+        delta = {"reasoning_content": thought} if thought else {}
+        yield as_data(openai.chunk(id_, model, delta, extra={event.kind: event.data}))
+    else:
+        answer = event.data
+        yield as_data(openai.chunk(id_, model, {"content": openai.content_of(answer)}))
+        extra = {"answer": answer, "warnings": warnings}
+        yield as_data(openai.chunk(id_, model, {}, finish=openai.finish_reason(answer), extra=extra))
+        if usage:
+            yield as_data(openai.usage_chunk(id_, model, answer["usage"]))
+        yield "data: [DONE]\n\n"
+
+
+def utility_chunks(id_: str, model: str, text: str, *, usage: bool) -> Iterator[str]:
     """The stream of a utility prompt, which no agent answers."""
-    yield _data(openai.chunk(id_, model, {"role": "assistant", "content": text}))
-    yield _data(openai.chunk(id_, model, {}, finish="stop"))
+    yield as_data(openai.chunk(id_, model, {"role": "assistant", "content": text}))
+    yield as_data(openai.chunk(id_, model, {}, finish="stop"))
     if usage:
-        yield _data(openai.usage_chunk(id_, model, openai.NO_USAGE))
+        yield as_data(openai.usage_chunk(id_, model, openai.NO_USAGE))
     yield "data: [DONE]\n\n"
 
 
-def _data(body: dict[str, Any]) -> str:
-    return f"data: {json.dumps(body)}\n\n"
+async def said(pieces: Iterable[str]) -> AsyncGenerator[str]:
+    """The stream of what no agent is asked for."""
+    for piece in pieces:
+        yield piece
 
 
-def refusal(status: int, message: str, *, param: str | None = None) -> JSONResponse:
+def as_data(body: dict[str, Any], event: str = "") -> str:
+    """A server-sent event, which may have a name."""
+    return f"event: {event}\n{as_data(body)}" if event else f"data: {json.dumps(body)}\n\n"
+
+
+def refusal(status: int, message: str, *, param: str | None = None, code: str | None = None) -> JSONResponse:
     """The answer to a request that is wrong."""
-    return JSONResponse(openai.error(message, "invalid_request_error", param=param), status_code=status)
+    return JSONResponse(openai.error(message, "invalid_request_error", param=param, code=code), status_code=status)
 
 
-def _failed(failure: Exception, request: Request) -> tuple[int, dict[str, Any]]:
+def failed(failure: Exception, request: Request) -> tuple[int, dict[str, Any]]:
     """Status and body for a failed answer. The cause goes to the log alone."""
     if type(failure) in TOLD:
         status, kind, code, param = TOLD[type(failure)]
@@ -203,7 +212,7 @@ def handle_errors(app: FastAPI) -> None:
 
 
 async def _on_failure(request: Request, failure: Exception) -> Response:
-    status, body = _failed(failure, request)
+    status, body = failed(failure, request)
     told = _upstream(failure) or failure
     wait_s = told.retry_after_s if isinstance(told, OverloadedError | EndpointError) else None
     waits = {"Retry-After": str(wait_s)} if wait_s else None

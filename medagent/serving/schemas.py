@@ -148,6 +148,48 @@ class CompletionShape(BaseModel):
     medagent: StepsShape
 
 
+class CitationShape(ResponseShape):
+    """A passage that is cited by its number in the text, or quoted, and the sentence in question."""
+
+    number: int | None = None
+    id: str
+    title: str = ""
+    source: str = ""
+    date: str = ""
+    url: str = ""
+    kind: str = ""
+    grade: str = ""
+    sentence: str
+
+    @staticmethod
+    def of(row: dict[str, Any]) -> CitationShape:
+        """From an answer's source or quote as plain data."""
+        passage = {"date": str(row["passage"].get("year", "")), **row["passage"], "number": row.get("number")}
+        known = {name: value for name, value in passage.items() if name in CitationShape.model_fields}
+        return CitationShape(**known, sentence=passage["text"][slice(*row["sentence"])].strip())
+
+
+class AskShape(ResponseShape):
+    """The answer of the tool `ask`. If it is `withheld`, it says what the evidence lacks; the corpus is `quoted`."""
+
+    answer: str
+    letter: str | None
+    withheld: bool
+    verdict: VerdictShape
+    citations: list[CitationShape]
+    quoted: list[CitationShape]
+    urgent: str | None
+    asked_as: str | None
+    notice: str
+
+    @staticmethod
+    def of(answer: dict[str, Any]) -> AskShape:
+        """From an answer as plain data."""
+        same = {name: answer[name] for name in ("letter", "withheld", "verdict", "urgent", "asked_as", "notice")}
+        cited, quoted = (list(map(CitationShape.of, answer[name])) for name in ("sources", "quoted"))
+        return AskShape(answer=answer["text"], citations=cited, quoted=quoted, **same)
+
+
 class ErrorDetail(ResponseShape):
     """The error object of OpenAI's API."""
 
@@ -179,7 +221,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def answers_with(shape: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+def answers_with(shape: Any) -> dict[int | str, dict[str, Any]]:
     """The answers of a call that may stream, for FastAPI's `responses`."""
     texts = {"event": {"type": "string"}, "data": {"type": "string"}}
     event = {"type": "object", "properties": texts, "required": ["data"]}  # each of the stream
@@ -190,8 +232,8 @@ def answers_with(shape: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
 Text = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
 
 
-class AnswerRequest(BaseModel):
-    """The body of POST /v1/answers. With `options` the question is multiple choice.
+class AskRequest(BaseModel):
+    """The arguments of the tool `ask`. With `options` the question is multiple choice.
 
     `earlier` questions of the conversation complete one that leaves something unsaid ("How is it treated?"). The last
     few count. `where` says which passages may be found, see `medagent.retrieval.filters`.
@@ -203,9 +245,6 @@ class AnswerRequest(BaseModel):
     options: Annotated[list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=len(LETTERS))] = []
     earlier: Annotated[list[str], Field(max_length=1000)] = []
     where: WhereText | None = None
-    stream: bool | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
 
     @field_validator("question", "options")
     @classmethod
@@ -218,3 +257,11 @@ class AnswerRequest(BaseModel):
     @classmethod
     def _last_few(cls, value: list[str]) -> list[str]:
         return [text for text in value if len(text) <= MAX_CHARACTERS and not is_blank(text)][-MAX_EARLIER:]
+
+
+class AnswerRequest(AskRequest):
+    """The body of POST /v1/answers. `AskRequest` says what the other fields mean."""
+
+    stream: bool | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None

@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 import schemathesis
 from schemathesis import GenerationMode, checks
+from starlette.testclient import TestClient
 
 from medagent.agent import Agent
 from medagent.policies.scripted import ScriptedPolicy
@@ -23,7 +24,8 @@ CHECKS = [
     checks.content_type_conformance,
     checks.response_schema_conformance,
 ]
-OPERATIONS = 8
+OPERATIONS = 10
+ASKED = {"model": "medagent", "input": "gout?"}
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +41,7 @@ def operations(tokenizer: Any) -> list[Any]:
 def test_every_response_fits_the_openapi_schema(operations: list[Any], number: int, mode: GenerationMode) -> None:
     assert len(operations) == OPERATIONS
     asked, found = 0, set()
-    named = operations[number].path == "/v1/models/{model}"
-    chat = operations[number].path == "/v1/chat/completions" and mode is GenerationMode.POSITIVE
+    path, positive = operations[number].path, mode is GenerationMode.POSITIVE
 
     @hypothesis.given(case=operations[number].as_strategy(generation_mode=mode))
     @hypothesis.settings(
@@ -53,11 +54,18 @@ def test_every_response_fits_the_openapi_schema(operations: list[Any], number: i
     def ask(case: Any) -> None:
         nonlocal asked
         asked += 1
-        if chat and asked % 2:  # or else nearly all ask for models that are not there
-            case.body |= {"model": "medagent", "stream": False}
-            case.body["messages"] = [*case.body["messages"], {"role": "user", "content": "gout?"}]
-        if named and asked % 2:
-            case.path_parameters = {"model": "medagent"}
+        if asked % 2:  # or else nearly all ask for what is not there
+            if path == "/v1/chat/completions" and positive:
+                case.body |= {"model": "medagent", "stream": False}
+                case.body["messages"] = [*case.body["messages"], {"role": "user", "content": "gout?"}]
+            if path == "/v1/responses" and positive:
+                case.body |= {**ASKED, "previous_response_id": None, "stream": False}
+            if path == "/v1/models/{model}":
+                case.path_parameters = {"model": "medagent"}
+            if path == "/v1/responses/{id}":
+                case.path_parameters = {
+                    "id": TestClient(operations[number].app).post("/v1/responses", json=ASKED).json()["id"]
+                }
         found.add(case.call_and_validate(checks=CHECKS).status_code)
 
     try:

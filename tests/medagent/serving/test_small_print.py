@@ -43,8 +43,8 @@ def test_the_clients_id_of_a_request_is_taken_up(policy: Any) -> None:
 
 
 def test_an_address_that_is_not_served_names_the_one_that_is(policy: Any) -> None:
-    for method, path in [("POST", "/v1/responses"), ("POST", "/v1/completions"), ("GET", "/v1/nothing")]:
-        found = call(policy, method, path, json={"model": "medagent", "input": "What treats gout?"})
+    for method, path in [("POST", "/v1/completions"), ("GET", "/v1/nothing")]:
+        found = call(policy, method, path, json={"model": "medagent", "prompt": "What treats gout?"})
         assert found.status_code == 404
         assert CHAT in found.json()["error"]["message"]
 

@@ -1,0 +1,70 @@
+"""The agent for assistants, over the Model Context Protocol: a tool `ask`, at /mcp of the service."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.requests import Request
+
+from medagent.errors import MedagentError
+from medagent.protocol import NOT_ADVICE
+from medagent.retrieval.errors import RetrievalError, needs_package
+from medagent.serving.admission import Answering
+from medagent.serving.openai_form import content_of
+from medagent.serving.responses import failed, unless_gone
+from medagent.serving.schemas import AnswerRequest, AskRequest, AskShape
+
+PATH = "/mcp"
+DESCRIPTION = (
+    "Answers a medical question from a corpus, by searching it. The answer cites passages, and a verdict says whether "
+    "they state it. With options the question is multiple choice. Earlier questions of the conversation complete one "
+    f"such as 'How is it treated?'. {NOT_ADVICE}"
+)
+
+
+def ask_sessions(name: str, begin: Callable[[AnswerRequest, Request], Awaitable[tuple[str, Answering]]]) -> Any:
+    """The sessions of MCP clients, with an `asgi_app` (official SDK); `begin` begins to answer.
+
+    Raises:
+        RetrievalError: the package is not installed.
+    """
+    with needs_package("the MCP tool", "mcp", "mcp"):
+        from mcp import types
+        from mcp.server.lowlevel import Server
+        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+        from mcp.shared.exceptions import MCPError
+    tool = types.Tool(
+        name="ask",
+        title="Ask the medical search agent",
+        description=DESCRIPTION,
+        input_schema=AskRequest.model_json_schema(),
+        output_schema=AskShape.model_json_schema(),
+        annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
+    )
+
+    async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[tool])
+
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        if params.name != tool.name:
+            raise MCPError(types.INVALID_PARAMS, f"no tool {params.name[:100]!r}, wanted {tool.name!r}")
+        try:
+            asked = AskRequest.model_validate(params.arguments or {})
+            _, answering = await begin(AnswerRequest(**asked.model_dump()), context.request)
+            _, answer = await unless_gone(context.request, answering.whole())
+        except ValidationError as wrong:
+            first = wrong.errors()[0]
+            text, told = f"{'.'.join(map(str, first['loc']))}: {first['msg']}", None
+        except (MedagentError, RetrievalError, sqlite3.DatabaseError) as failure:
+            text, told = failed(failure, context.request)[1]["error"]["message"], None
+        else:
+            text, told = content_of(answer), AskShape.of(answer).model_dump()
+        content = types.TextContent(type="text", text=text)
+        return types.CallToolResult(content=[content], structured_content=told, is_error=told is None)
+
+    return StreamableHTTPSessionManager(
+        Server[Any](name, instructions=DESCRIPTION, on_list_tools=list_tools, on_call_tool=call_tool)
+    )
