@@ -143,7 +143,7 @@ def model_card(spec: AgentSpec, agent: Path, *, made: str) -> str:
     """Base, data, algorithm, metrics, protocol and limits, in the form that model hubs show; `made`: the weights."""
     measured = [f"- {name}: {spec.metrics[name]:.4f}" for name in WATCHED if name in spec.metrics]
     tools = f"\nIt calls tools whose code is not here: {', '.join(spec.tools)}. Give them with `--tools`.\n"
-    text = files("medagent").joinpath("model_card.md").read_text(encoding="utf-8")
+    text = files("medagent").joinpath("model_card.txt").read_text(encoding="utf-8")
     return text.format(
         base="" if spec.base_model == "." else f"base_model: {json.dumps(public_name(spec.base_model))}\n",
         name=agent.resolve().parent.name,
