@@ -80,7 +80,7 @@ def make_app(
     try:
         sessions, no_mcp = ask_sessions(name, service.begin), ""
     except RetrievalError as missing:
-        sessions, no_mcp = None, str(missing)
+        sessions, no_mcp = None, f"{missing}."
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
