@@ -16,7 +16,8 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from pathlib import Path
 from threading import Thread, Timer
 from typing import Any
 from zlib import crc32
@@ -84,6 +85,16 @@ def load(env_id: str, arguments: dict[str, Any], split: str) -> Loaded:
     return taskset(env) if hasattr(env, "run_slot") else classic(env, split)
 
 
+def kill_all() -> None:
+    """Kill this process and what it has started, where /proc tells it also in sessions of their own."""
+    mark = f"MEDAGENT_WORKER={os.environ.get('MEDAGENT_WORKER')}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if path.parent.name != str(os.getpid()) and mark in path.read_bytes().split(b"\0"):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+    os.killpg(0, signal.SIGKILL)
+
+
 async def serve(env: Loaded, numbers: dict[str, int], lines: Any, say: Callable[..., None]) -> None:
     """Play what the lines ask for until they end."""
     tasks: dict[int, asyncio.Task[None]] = {}
@@ -109,7 +120,7 @@ async def serve(env: Loaded, numbers: dict[str, int], lines: Any, say: Callable[
             if task is blocking:  # the others begin again
                 say(job=number, error="it blocked its process")
         if job in tasks:
-            os.killpg(0, signal.SIGKILL)
+            kill_all()
 
     def read() -> None:
         for line in lines:
@@ -119,7 +130,7 @@ async def serve(env: Loaded, numbers: dict[str, int], lines: Any, say: Callable[
                 Timer(SECONDS_TO_END, end_if_blocked, [job]).start()
         loop.call_soon_threadsafe(ended.set)
         time.sleep(SECONDS_TO_END)
-        os.killpg(0, signal.SIGKILL)
+        kill_all()
 
     async with env[2]:
         Thread(target=read, daemon=True).start()
