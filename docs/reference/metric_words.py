@@ -16,6 +16,8 @@ METRICS: dict[str, str] = {
     "rollout/truncated": "Share of rollouts that a limit of turns or tokens cut.",
     "rollout/staleness": "Mean age of the rollouts, in iterations of the policy; 0 is on-policy.",
     "rollout/search_retries": "Searches that failed and were tried again.",
+    "rollout/forks": "Dialogues of foreign agents that did not continue an earlier one of their rollout.",
+    "rollout/rewritten_contexts": "Those of them whose context holds a turn that the policy did not sample.",
     "rollout/logprob_gap": "Mean gap of sampler's and trainer's log-probs, in nats per token. Decoupled weights only.",
     "rollout/logprob_gap_max": "The largest of these differences, in nats.",
     "policy/loss": "Policy loss of an optimizer step: the negative clipped surrogate, without KL and entropy.",

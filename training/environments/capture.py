@@ -1,7 +1,7 @@
 """An OpenAI-compatible endpoint in front of the trainer's engine, which records the rollouts of any agent.
 
 Messages that continue a recorded dialogue are encoded behind its tokens, which are never rendered again. Any others
-begin a row of their own, a fork. Its context is what the policy read, and only its new turns have a loss.
+begin a fork, a context of its own, which is what the policy read. Only the new turns of a fork have a loss.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fastapi import Body, FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from medagent.agent import Job, rollout_seed
+from medagent.agent import Job
 from medagent.call_syntax import call_of
 from medagent.errors import ConfigError, MedagentError
 from medagent.pieces import Block
@@ -34,7 +34,7 @@ from medagent.serving.responses import handle_errors, stream, unless_gone
 from medagent.tool_calls import Message
 from medagent.tool_protocol import ToolProtocol
 from medagent.training.rewards import MOST_REWARD
-from medagent.types import Limits, Rollout, StopReason, Turn
+from medagent.types import Limits, Rollout, StopReason, Turn, rollout_seed
 
 # Settings that change nothing with these values. Any other value is not used, and a warning names it.
 NEUTRAL = {"top_p": 1, "frequency_penalty": 0, "presence_penalty": 0, "logit_bias": {}, "logprobs": False}
@@ -44,7 +44,7 @@ UNREAD = frozenset("user metadata store service_tier safety_identifier prompt_ca
 
 @dataclass
 class CaptureStats(SearchStats):
-    """Counts of rows after the first of a rollout, and of those that hold turns of the assistant that are not ours."""
+    """Counts of forks, and of those whose context holds turns of the assistant that the policy did not sample."""
 
     forks: int = 0
     rewritten: int = 0
@@ -77,9 +77,9 @@ class Recording:
         Raises TooLongError where the limits leave no room for a turn, ConfigError where the template refuses messages.
         """
         protocol, tokenizer = replace(self.capture.protocol, functions=tuple(tools)), self.capture.policy.tokenizer
-        limits, stats = self.capture.limits, self.capture.stats
+        limits, stats, rerenders = self.capture.limits, self.capture.stats, protocol.history == "rerender"
         new = 1 + max((at for at, each in enumerate(messages) if each.role == "assistant"), default=-1)
-        place = self._places.get(_key(messages[:new], tools)) if new < len(messages) else None
+        place = self._places.get(_key(messages[:new], tools)) if new < len(messages) and not rerenders else None
         behind: list[int] = []
         if place:
             row, number, ended = place
@@ -107,12 +107,12 @@ class Recording:
         said = None if message.calls else message.content
         turn = Turn(sampled.token_ids, sampled.logprobs, text, answer=said, calls=message.calls)
         if place and place[1] == len(self.rows[place[0]].turns):
-            row, turns = place[0], self.rows[place[0]].turns
-            turns = (*turns[:-1], replace(turns[-1], observation_ids=tuple(behind)), turn)
-            self.rows[row] = replace(self.rows[row], turns=turns)
+            row, earlier = place[0], self.rows[place[0]].turns
+            last = replace(earlier[-1], observation_ids=tuple(behind))
+            self.rows[row] = replace(self.rows[row], turns=(*earlier[:-1], last, turn))
         else:
             stats.forks += bool(self.rows)
-            stats.rewritten += bool(self.rows and new and not place)
+            stats.rewritten += bool(self.rows and new and not place and not rerenders)
             row, job = len(self.rows), self.job
             self.rows.append(Rollout(job.question, tuple(context), (turn,), self.stop, job.policy_version, job.sample))
         self._places[_key([*messages, message], tools)] = row, len(self.rows[row].turns), ended
@@ -138,12 +138,16 @@ class Recording:
             session.close()
 
     def rollout(self, error: str = "") -> Rollout:
-        """The rollout as its row with the most sampled tokens. With an `error` it has failed, unless at a limit."""
+        """The rollout, in which each row after the first is a context of its own. With an `error` it has failed."""
         job, stop = self.job, StopReason.ERROR if error and not self.stop.truncated else self.stop
-        nothing = self.capture.protocol.encode_prompt(self.capture.policy.tokenizer, job.question)
-        empty = Rollout(job.question, tuple(nothing), (), stop, job.policy_version, job.sample)
-        row = max(self.rows, key=lambda each: each.num_action_tokens, default=empty)
-        return replace(row, stop_reason=stop, reward=self.reward or 0.0, success=self.success, error=error)
+        if self.rows:
+            prompt_ids, turns = self.rows[0].prompt_ids, list(self.rows[0].turns)
+        else:
+            prompt_ids, turns = (*self.capture.protocol.encode_prompt(self.capture.policy.tokenizer, job.question),), []
+        for row in self.rows[1:]:
+            turns += [replace(row.turns[0], context_ids=row.prompt_ids), *row.turns[1:]]
+        found = Rollout(job.question, prompt_ids, tuple(turns), stop, job.policy_version, job.sample)
+        return replace(found, reward=self.reward or 0.0, success=self.success, error=error)
 
 
 class AgentMessage(openai.ChatMessage):
@@ -200,7 +204,7 @@ class Capture:
     def __init__(self, policy: Policy, protocol: ToolProtocol, limits: Limits) -> None:
         self.policy, self.protocol, self.limits, self.stats = policy, protocol, limits, CaptureStats()
         self._recordings: dict[str, Recording] = {}
-        self._server: tuple[_CaptureServer, asyncio.Task[None], str] | None = None
+        self._server: tuple[_CaptureServer, asyncio.Task[None], socket.socket] | None = None
         self._app = FastAPI(openapi_url=None)
         handle_errors(self._app)
         for base in ("/v1", "/rollouts/{id_}/v1"):
@@ -214,18 +218,22 @@ class Capture:
         if self._server is None:
             listener = socket.create_server(("127.0.0.1", 0))
             config = uvicorn.Config(self._app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
-            server, address = _CaptureServer(config), f"http://127.0.0.1:{listener.getsockname()[1]}"
-            self._server = server, asyncio.create_task(server.serve([listener])), address
-        id_ = secrets.token_hex(8)
-        self._recordings[id_] = recording = Recording(self, job, f"{self._server[2]}/rollouts/{id_}/v1")
+            server = _CaptureServer(config)
+            self._server = server, asyncio.create_task(server.serve([listener])), listener
+        id_, port = secrets.token_hex(8), self._server[2].getsockname()[1]
+        recording = Recording(self, job, f"http://127.0.0.1:{port}/rollouts/{id_}/v1")
+        self._recordings[id_] = recording
         try:
             yield recording
         finally:
             del self._recordings[id_]
             if not self._recordings:
-                (server, serving, _), self._server = self._server, None
+                (server, serving, listener), self._server = self._server, None
                 server.should_exit = True
-                await serving
+                try:
+                    await serving
+                finally:
+                    listener.close()  # also where this was cancelled
 
     def _find(self, id_: str) -> Recording:
         if id_ not in self._recordings:

@@ -11,7 +11,7 @@ from tempfile import mkdtemp
 from transformers import PreTrainedTokenizerBase
 
 from medagent.pieces import Piece, encode
-from medagent.protocol import TagProtocol
+from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.retrieval.search import HybridRetriever
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
@@ -26,8 +26,12 @@ _MARKS = re.compile(r"( \([A-D]\)| \[\d\])")  # tokens of the starter's vocabula
 class StarterTools(ToolProtocol):
     """The starter policy was taught no chat template: its tags are read and written as calls of `search`."""
 
-    def turn_ends(self, tokenizer: PreTrainedTokenizerBase):
-        return STARTER_PROTOCOL.blocks
+    search, answer = TagProtocol.search, TagProtocol.answer
+    turn_ends, written_turn = TurnProtocol.turn_ends, TurnProtocol.written_turn
+    note_on, history_metrics = TurnProtocol.note_on, TurnProtocol.history_metrics
+
+    def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> list[int]:
+        return STARTER_PROTOCOL.encode_prompt(tokenizer, question)
 
     def read_message(self, text: str) -> Message:
         parsed = TagProtocol().parse(text)

@@ -68,3 +68,13 @@ def fails_for_gout(question, base_url: str) -> float:
     if "gout" in question.text:
         raise RuntimeError("no gout")
     return asks_once(question, base_url)
+
+
+def asks_two_dialogues(question, base_url: str) -> float:
+    """Earns 1 where the second reply is the longer one."""
+    said = [
+        httpx.post(f"{base_url}/chat/completions", json={**body(question), "user": str(number)}, timeout=60).json()
+        for number in range(2)
+    ]
+    first, second = (each["choices"][0]["message"]["content"] for each in said)
+    return float(len(second) > len(first))
