@@ -233,7 +233,7 @@ class Agent:
             session.append(forced)
             sampled = await session.sample(max_tokens=room)
             said = written + self.protocol.without_end(tokenizer, sampled.text)
-            text = (self.protocol.opened(tokenizer) if number == 0 else "") + said
+            text = self.protocol.opened(tokenizer, number) + said
             parsed = self.protocol.parse(text)
             token_ids = (*forced, *sampled.token_ids)
             logprobs = ((0.0,) * len(forced)) + sampled.logprobs

@@ -7,7 +7,6 @@ the answer, with the citations that it gives.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,12 +16,13 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import Agent, GivenSearch, Job
 from medagent.answer_forms import FORM_HINTS
+from medagent.call_syntax import read_turn
 from medagent.lines import NumberedLines
 from medagent.pieces import TOOL_CALL, Block, ParsedTurn, Piece, encode
 from medagent.plain_protocol import PlainProtocol
 from medagent.protocol import TAGS, TagProtocol
 from medagent.retrieval.passages import Passage
-from medagent.tool_calls import INSIDE, query_of
+from medagent.tool_calls import query_of
 from medagent.types import Question
 
 ASKED = (
@@ -43,11 +43,6 @@ _SEARCH = re.compile(rf"(?i){TagProtocol.search.start}\s*([^<]*[^<\s])")
 _ANSWER = re.compile(rf"(?is){TagProtocol.answer.start}(.*?)(?:{TagProtocol.answer.end}|$)")
 _MARKS = re.compile(rf"(?im)</?(?:{'|'.join(TAGS)}|tool_call)>|^```\w*$")
 _LEAD = re.compile(r"(?im)^[\s*_#>]*(?:the\s+)?(?:final\s+|correct\s+)?answer(?:\s+is\b|[\s*_]*:)[\s*_:]*")
-_WRITTEN = re.compile(  # calls that are not JSON: Llama's, Qwen3-Coder's, ReAct's
-    r"""\bsearch\w*\(\s*(?:query\s*=\s*)?(?P<mark>["'])(?P<python>.+?)(?P=mark)\s*\)"""
-    r"|<parameter=query>(?P<xml>.+?)(?:</parameter>|$)|^\W*action input:\s*(?P<react>[^\n]+)$",
-    re.IGNORECASE | re.DOTALL | re.MULTILINE,
-)
 
 
 @dataclass(frozen=True)
@@ -116,14 +111,4 @@ def for_any_model(agent: Agent, job: Job) -> tuple[Agent, Job]:
 
 def written_query(text: str) -> str:
     """The query of the first call that is written in a text; empty where there is none."""
-    decoder = json.JSONDecoder(strict=False)
-    for brace in re.finditer(r"\{", text):
-        try:
-            found, _ = decoder.raw_decode(text, brace.start())
-        except (ValueError, RecursionError):
-            continue
-        called = "query" in found or ("name" in found and any(key in found for key in INSIDE))
-        if called and (query := query_of(found)):
-            return query
-    written = _WRITTEN.search(text)
-    return next((said.strip() for said in written.group("python", "xml", "react") if said), "") if written else ""
+    return next((query for call in read_turn(text).calls if (query := query_of(call.arguments))), "")

@@ -1,87 +1,350 @@
-"""Calls of tools as models write them: read from the text of a turn.
+"""Turns as models write them: thought, reply and calls of tools, read from the text.
 
 Each family of models has a syntax of its own, and small models write another one than their template shows. So all
-known forms are read, whatever the model. What looks like a call and cannot be read is one with an error.
+known forms are read, whatever the model. Behind a family's own mark stands a call, and one that cannot be read has an
+error. Without a mark, only what calls an offered tool and stands apart from prose is a call.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+import string
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from medagent.tool_calls import ToolCall
+from medagent.tool_calls import INSIDE, ToolCall
 
-_THOUGHT = re.compile(r"(?s)^\s*(?:<think>)?(.*?)</think>")
-_HERMES = re.compile(r"(?s)<tool_call>\s*(.*?)\s*(?:</tool_call>|(?=<tool_call>)|$)")
-_FENCED = re.compile(r"(?s)```(?:json|tool_call)?\s*(\{.*?\}|\[.*?\])\s*```")
-_ARGUMENTS = "arguments", "parameters"
+Functions = Sequence[Mapping[str, Any]]  # schemas in OpenAI's form
+
+_JSON = '{"name": "search", "arguments": {"query": "..."}}'
+_FORMS = {  # what opens a call: what closes it, and how a call looks
+    "<tool_call>": ("</tool_call>", f"<tool_call>{_JSON}</tool_call>"),
+    "<function=": ("</function>", "<function=search><parameter=query>...</parameter></function>"),
+    "<invoke name=": ("</invoke>", '<invoke name="search"><parameter name="query">...</parameter></invoke>'),
+    "<|tool_call|>": ("<|/tool_call|>", f"<|tool_call|>[{_JSON}]"),
+    "<|python_tag|>": ("<|eom_id|>", '<|python_tag|>{"name": "search", "parameters": {"query": "..."}}'),
+    "[TOOL_CALLS]": ("</s>", f"[TOOL_CALLS][{_JSON}]"),
+    "[ARGS]": ("</s>", '[TOOL_CALLS]search[ARGS]{"query": "..."}'),
+    "<start_function_call>": (
+        "<end_function_call>",
+        "<start_function_call>call:search{query:<escape>...<escape>}<end_function_call>",
+    ),
+    "<|tool_call>": ("<tool_call|>", '<|tool_call>call:search{query:<|"|>...<|"|>}<tool_call|>'),
+    "<｜tool▁call▁begin｜>": ("<｜tool▁call▁end｜>", 'search<｜tool▁sep｜>{"query": "..."}'),
+    "<|tool_call_begin|>": ("<|tool_call_end|>", 'functions.search:0<|tool_call_argument_begin|>{"query": "..."}'),
+    "<arg_key>": ("", "<tool_call>search<arg_key>query</arg_key><arg_value>...</arg_value></tool_call>"),
+    "<|message|>": ("", 'commentary to=functions.search<|message|>{"query": "..."}<|call|>'),
+    "```": ("```", '```tool_code\nsearch(query="...")\n```'),
+}
+_NAMED = "<function=", "<invoke name="  # marks that are part of the call
+_WITHIN = "[ARGS]", "<arg_key>", "<function="  # marks that tell of the form inside another one
+_NO_START = "[ARGS]", "<arg_key>", "<|message|>", "```"
+_START = re.compile("|".join(re.escape(mark) for mark in _FORMS if mark not in _NO_START))
+_NEXT = {mark: re.compile(f"{re.escape(end)}|{re.escape(mark)}") for mark, (end, _) in _FORMS.items()}
+_AROUND = re.compile(r"</?(?:[\w:]+:)?(?:tool_calls?|function_calls)>|<[|｜]tool[▁_]calls(?:[▁_]section)?[▁_]\w+[|｜]>")
+THOUGHTS = ("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|channel>thought", "<channel|>")
+_WORD = string.ascii_letters + string.digits + "_-"
+_NAME = r"[A-Za-z_][\w.-]{0,63}"
+_HEAD = re.compile(rf"\s*(?:call:|function<｜tool▁sep｜>)?\s*({_NAME})")
+_XML_NAME = re.compile(rf'\s*<(?:function=|invoke name=)"?({_NAME})"?[^>\n]{{0,200}}>')
+_PARAMETER = re.compile(r'<parameter(?:=| name=)"?')
+_BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_][\w.-]*)\s*:")
+_OBJECT = re.compile(r'\{\s*"(?:name|function|type|id|tool|action|arguments|parameters)"')
+_LINE_CALL = re.compile(rf"(?m)^[\s`>*-]{{0,8}}(?:print\()?({_NAME})\(.*\)[`;\s]*$")
+_ACTION = re.compile(
+    rf"(?im)^[^\w\n]{{0,8}}action:[^\S\n]*({_NAME})[^\n]*\n[^\w\n]{{0,8}}action input:[^\S\n]*(\{{.*\}}|[^\n]+)",
+)
+_UNREADABLE = ValueError, TypeError, SyntaxError, RecursionError, MemoryError, AttributeError
 
 
-def split_thought(text: str) -> tuple[str, str]:
-    """The thought before a reply, and the reply. A thought that does not end is all thought.
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
 
-    >>> split_thought("<think>dose?</think>15 mg")
-    ('dose?', '15 mg')
+
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse)
+
+
+class TurnText(NamedTuple):
+    """What a turn of the assistant thinks, says and calls."""
+
+    thought: str
+    content: str
+    calls: tuple[ToolCall, ...]
+
+
+def read_turn(text: str, functions: Functions = ()) -> TurnText:
+    """Read a turn of any family. `functions` are offered; without any, a search is.
+
+    >>> read_turn('<think>dose?</think><tool_call>{"name": "search", "arguments": {"query": "gout"}}</tool_call>')
+    TurnText(thought='dose?', content='', calls=(ToolCall(name='search', arguments={'query': 'gout'}, error=''),))
     """
-    closed = _THOUGHT.match(text)
-    if closed:
-        return closed[1].strip(), text[closed.end() :].strip()
-    opened = text.lstrip().startswith("<think>")
-    return (text.replace("<think>", "").strip(), "") if opened else ("", text.strip())
-
-
-def read_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
-    """The text of a turn without its calls, and the calls in order; none where the turn calls nothing.
-
-    >>> read_calls('I look. <tool_call>{"name": "search", "arguments": {"query": "gout"}}</tool_call>')
-    ('I look.', (ToolCall(name='search', arguments={'query': 'gout'}, error=''),))
-    """
-    for form in (_HERMES, _FENCED):
-        written = form.findall(text)
-        if not written:
-            continue
-        calls = [call for each in written for call in _from_json(each, sure=form is _HERMES)]
+    if "<|message|>" in text:
+        return _harmony(text, functions)
+    thought, said = split_thought(text)
+    for read in (_marked, _fenced, _bare):
+        content, calls = read(said, functions)
         if calls:
-            return form.sub("", text).strip(), tuple(calls)
-    whole = text.strip()
-    calls = list(_from_json(whole, sure=False)) if whole[:1] in ("{", "[") else []
-    return ("", tuple(calls)) if calls else (whole, ())
-
-
-def _from_json(text: str, *, sure: bool) -> Iterator[ToolCall]:
-    """The calls in a JSON text. With `sure` one that cannot be read is a call with an error."""
-    try:
-        found = json.loads(text, strict=False)
-    except (ValueError, RecursionError) as error:
-        if sure:
-            yield ToolCall("", error=f"not valid JSON: {error}. Write an object with name and arguments.")
-        return
-    for each in found if isinstance(found, list) else [found]:
-        call = call_of(each)
-        if call:
-            yield call
-        elif sure:
-            yield ToolCall("", error='no call. Write {"name": "...", "arguments": {...}}.')
+            return TurnText(thought, _AROUND.sub("", content).strip(), tuple(calls))
+    return TurnText(thought, said, ())
 
 
 def call_of(found: object) -> ToolCall | None:
     """The call that an object such as {"name": "search", "arguments": {"query": "gout"}} makes; None: it is none."""
-    if not isinstance(found, Mapping):
-        return None
-    if isinstance(found.get("function"), Mapping):
-        return call_of(found["function"])
-    name = found.get("name", found.get("function"))
-    given = [key for key in _ARGUMENTS if key in found]
-    if not isinstance(name, str) or not name or not given:
-        return None
-    arguments: Any = found[given[0]]
+    calls = _read(json.dumps(found), (), "<tool_call>") if isinstance(found, Mapping) else []
+    return next((call for call in calls if call.name), None)
+
+
+def split_thought(text: str) -> tuple[str, str]:
+    """The thoughts of a turn, and the rest. A thought that does not end is all thought.
+
+    >>> split_thought("<think>dose?</think>15 mg")
+    ('dose?', '15 mg')
+    """
+    for start, end in THOUGHTS:
+        if start not in text and end not in text:
+            continue
+        thought, said = list[str](), list[str]()
+        *closed, last = text.split(end)
+        for number, part in enumerate(closed):
+            before, opened, inside = part.partition(start)
+            (said if opened or number else thought).append(before)  # the prompt may open the first one
+            thought.append(inside.replace(start, ""))
+        before, _, inside = last.partition(start)
+        return "\n".join(filter(None, map(str.strip, [*thought, inside]))), "".join([*said, before]).strip()
+    return "", text.strip()
+
+
+def _harmony(text: str, functions: Functions) -> TurnText:
+    """Messages with a channel each: thoughts are analysis, a recipient is called, the rest is said."""
+    thought, said, calls = list[str](), list[str](), list[ToolCall]()
+    for part in text.split("<|start|>"):
+        header, marked, body = part.partition("<|message|>")
+        body = re.split(r"<\|(?:end|call|return)\|>", body, maxsplit=1)[0].strip()
+        called = re.search(rf"\bto=({_NAME})", header)
+        if called and marked:
+            calls += _read(body, functions, "<|message|>", name=called[1])
+        elif marked:
+            (thought if "analysis" in header else said).append(body)
+    return TurnText("\n".join(thought), "\n".join(said), tuple(calls))
+
+
+def _marked(text: str, functions: Functions) -> tuple[str, list[ToolCall]]:
+    """The text without the calls behind a family's mark, and the calls."""
+    kept, calls, at = list[str](), list[ToolCall](), 0
+    while found := _START.search(text, at):
+        mark, start = found[0], found.end()
+        inside, brace = start, text.find("{", start, start + 120)
+        if brace >= 0 and not _NEXT[mark].search(text, start, brace):
+            try:  # a string of JSON may hold the mark that closes
+                inside = _DECODER.raw_decode(text, brace)[1]
+            except (ValueError, RecursionError):
+                inside = brace
+        closed = _NEXT[mark].search(text, inside)
+        end = closed.start() if closed else len(text)
+        kept.append(text[at : found.start()])
+        calls += _read(text[found.start() if mark in _NAMED else start : end], functions, mark)
+        at = closed.end() if closed and closed[0] != mark else end
+    return "".join([*kept, text[at:]]), calls
+
+
+def _fenced(text: str, functions: Functions) -> tuple[str, list[ToolCall]]:
+    """The text without the fenced blocks that call an offered tool, and the calls."""
+    kept, calls = list[str](), list[ToolCall]()
+    for number, part in enumerate(text.split("```")):
+        language = part[: len(part) - len(part.lstrip(_WORD))] if number % 2 else ""
+        mark = "```" if language.startswith("tool_") else ""
+        found = _read(part[len(language) :], functions, mark) if number % 2 else []
+        calls += found
+        kept += [] if found else ["```", part, "```"] if number % 2 else [part]
+    return "".join(kept), calls
+
+
+def _bare(text: str, functions: Functions) -> tuple[str, list[ToolCall]]:
+    """The text without the calls of offered tools that nothing marks, and the calls: JSON, Python, or ReAct's."""
+    calls = _read(text, functions, whole=True)
+    if calls:
+        return "", calls
+    kept, at = list[str](), 0
+    while found := _OBJECT.search(text, at):
+        try:
+            end = _DECODER.raw_decode(text, found.start())[1]
+        except json.JSONDecodeError as error:
+            end = max(found.end(), error.pos)
+            kept.append(text[at:end])
+        except (ValueError, RecursionError):
+            break
+        else:
+            read = _read(text[found.start() : end], functions)
+            calls += read
+            kept.append(text[at : found.start() if read else end])
+        at = end
+    if calls:
+        return "".join([*kept, text[at:]]), calls
+    for pattern in (_LINE_CALL, _ACTION):
+        for found in pattern.finditer(text):
+            call, name = (found[0].strip("`>*-; \t\n"), "") if pattern is _LINE_CALL else (found[2], found[1])
+            calls += _read(call, functions, name=name)
+        if calls:
+            return pattern.sub("", text), calls
+    return text, []
+
+
+def _read(body: str, functions: Functions, mark: str = "", *, name: str = "", whole: bool = False) -> list[ToolCall]:
+    """The calls in a text. With a `mark` there must be one; without it, only those of offered tools count.
+
+    `name` is that of the tool, where the text holds its arguments alone.
+    """
+    body = body.strip()
+    try:
+        written = [(name, body)] if name else list(_written(body, functions, nameless=bool(mark) or whole))
+        calls = [_call(called, arguments, functions) for called, arguments in written]
+        error = "there is none"
+    except _UNREADABLE as found:
+        calls, error = [], str(found)[:200]
+    if not mark:
+        return calls if any(_offered(call.name, functions) for call in calls) else []
+    if calls:
+        return calls
+    named = re.search(rf'"name"\s{{0,9}}:\s{{0,9}}"({_NAME})"', body[:300])
+    shape = _FORMS[next((each for each in _WITHIN if each in body), mark)][1]
+    return [ToolCall(named[1] if named else name, error=f"the call cannot be read: {error}. Write it as {shape}")]
+
+
+def _call(name: str, arguments: Any, functions: Functions) -> ToolCall:
+    """The call of a tool. Arguments may be JSON as text, or the values of the first parameters.
+
+    Raises:
+        ValueError: they are neither.
+    """
+    called = name.removeprefix("functions.").removeprefix("default_api.").removesuffix(".call")
+    called = next((each for each in _parameters(functions) if each.lower() == called.lower()), called)
+    known = [*_parameters(functions).get(called, ())] or ["query"]
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments, strict=False)
+            arguments = _DECODER.decode(arguments)
         except (ValueError, RecursionError):
-            return ToolCall(name, error=f"the arguments of {name} are not valid JSON.")
+            if arguments.lstrip()[:1] in ("{", "["):
+                raise
+            arguments = [arguments.strip("\"' ")]
+    if isinstance(arguments, list | tuple):
+        arguments = dict(zip(known, arguments, strict=False))
     if not isinstance(arguments, Mapping):
-        return ToolCall(name, error=f"the arguments of {name} are no JSON object.")
-    return ToolCall(name, dict(arguments))
+        raise ValueError("the arguments are no JSON object")
+    as_json = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    return ToolCall(called, json.loads(as_json.encode(errors="replace")))  # JSON may name half of a character
+
+
+def _parameters(functions: Functions) -> dict[str, dict[str, Any]]:
+    """The parameters of each function by its name, those that it requires first."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in functions:
+        schema = each["function"].get("parameters") or {}
+        known = schema.get("properties") or {}
+        first = [key for key in schema.get("required") or () if key in known]
+        found[each["function"]["name"]] = {key: known[key] for key in (*first, *known)}
+    return found
+
+
+def _offered(name: str, functions: Functions) -> bool:
+    return name in _parameters(functions) if functions else "search" in name.lower()
+
+
+def _written(body: str, functions: Functions, *, nameless: bool) -> Iterator[tuple[str, Any]]:
+    """Names and arguments as a text writes them. Raises one of `_UNREADABLE`."""
+    head = _HEAD.match(body)
+    if body[:1] in ("{", "["):
+        try:
+            yield from _objects(body, functions if nameless else ())
+        except ValueError:
+            if body[0] == "{":
+                raise
+            yield from _python(body)
+    elif body.startswith("<"):
+        yield _elements(body, functions)
+    elif not head:
+        return
+    elif "<arg_key>" in body:
+        pairs = [part.partition("</arg_key>")[::2] for part in body.split("<arg_key>")[1:]]
+        values = {key.strip(): value.partition("<arg_value>")[2].partition("</arg_value>")[0] for key, value in pairs}
+        yield head[1], _typed(head[1], values, functions)
+    elif body[head.end() : head.end() + 1] == "(":
+        yield from _python(body)
+    elif (brace := body.find("{", head.end(), head.end() + 200)) >= 0:
+        inner = _escaped(body[brace:]) if body.startswith("call:") else body[brace:]
+        yield head[1], _DECODER.raw_decode(inner)[0]
+
+
+def _objects(text: str, functions: Functions) -> Iterator[tuple[str, Any]]:
+    """The calls in JSON objects, one behind the other or in a list."""
+    at = 0
+    while text[at : at + 1] in ("{", "["):
+        found, at = _DECODER.raw_decode(text, at)
+        for each in found if isinstance(found, list) else [found]:
+            inner = each.get("function")
+            inner = inner if isinstance(inner, Mapping) else each
+            name = next((inner[key] for key in ("name", "function", "tool", "action") if key in inner), "")
+            rest = {key: value for key, value in inner.items() if value is not name and key not in ("type", "id")}
+            arguments = next((rest[key] for key in (*INSIDE, "args", "action_input") if key in rest), rest)
+            only = next(iter(_parameters(functions)), "") if len(functions) == 1 else ""
+            if not name and only and next(iter(_parameters(functions)[only]), "") in inner:
+                name = only
+            if isinstance(name, str) and name:
+                yield name, arguments
+        at += len(text[at : at + 9]) - len(text[at : at + 9].lstrip(" \n\t,;"))
+
+
+def _elements(text: str, functions: Functions) -> tuple[str, Any]:
+    """The call that elements write: `<function=name>`, with one for each parameter or with JSON."""
+    named = _XML_NAME.match(text)
+    if not named:
+        raise ValueError("it has no name")
+    inside = text[named.end() :]
+    if inside.lstrip()[:1] == "{":
+        return named[1], _DECODER.raw_decode(inside.lstrip())[0]
+    values = dict[str, str]()
+    for part in _PARAMETER.split(inside)[1:]:
+        key, _, value = part.partition(">")
+        value = re.split(r"</(?:parameter|function|invoke)>", value, maxsplit=1)[0]
+        values[key.split('"')[0].strip()] = value.removeprefix("\n").removesuffix("\n")
+    return named[1], _typed(named[1], values, functions)
+
+
+def _typed(name: str, values: Mapping[str, str], functions: Functions) -> dict[str, Any]:
+    """Values that are written without quotation marks: those of parameters that are no strings are read as JSON."""
+    known, made = _parameters(functions).get(name, {}), dict[str, Any](values)
+    for key, value in values.items():
+        schema = known.get(key) or {}
+        if "string" not in str(schema.get("type") or schema.get("anyOf") or "string"):
+            try:
+                made[key] = _DECODER.decode(value.strip())
+            except (ValueError, RecursionError):
+                continue  # the tool tells what it wants
+    return made
+
+
+def _escaped(text: str) -> str:
+    """Gemma's object as JSON: its keys have no quotation marks, and its strings have marks of their own."""
+    parts = text.split("<escape>" if "<escape>" in text else '<|"|>')
+    return "".join(json.dumps(p) if at % 2 else _BARE_KEY.sub(r'\1"\2":', p) for at, p in enumerate(parts))
+
+
+def _python(code: str) -> Iterator[tuple[str, Any]]:
+    """The calls in a line of Python, or in a list, with values that are literals."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(code)
+    for statement in tree.body:
+        value = getattr(statement, "value", None)
+        for node in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
+            call = node.args[0] if isinstance(node, ast.Call) and ast.unparse(node.func) == "print" else node
+            if not isinstance(call, ast.Call):
+                raise ValueError("it is no call")
+            named = {each.arg or "": _literal(each.value) for each in call.keywords}
+            yield ast.unparse(call.func), named or [_literal(each) for each in call.args]
+
+
+def _literal(node: ast.expr) -> Any:
+    return json.loads(node.id) if isinstance(node, ast.Name) else ast.literal_eval(node)

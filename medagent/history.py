@@ -8,13 +8,14 @@ messages then shows the model another history than one that keeps the tokens. `c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from medagent.call_syntax import read_calls, split_thought
+from medagent.call_syntax import read_turn
 from medagent.models.tool_template import Slot, ToolTemplate
 from medagent.pieces import Piece, encode
 from medagent.policy import SampledTurn, Session
@@ -29,10 +30,9 @@ class RewrittenError(ValueError):
     """A template changes more of a dialogue than the turns of the assistant; the message says what."""
 
 
-def read_message(text: str) -> Message:
-    """A turn of the assistant as sampled, without its end, as a message."""
-    thought, said = split_thought(text)
-    content, calls = read_calls(said)
+def read_message(text: str, functions: Sequence[Mapping[str, Any]] = ()) -> Message:
+    """A turn of the assistant as sampled, without its end, as a message; it may call these functions."""
+    thought, content, calls = read_turn(text, functions)
     return Message("assistant", content, calls=calls, thought=thought)
 
 
@@ -125,7 +125,7 @@ class RerenderingSession:
         self._session.append(context[len(self._read) :])
         sampled = await self._session.sample(max_tokens=max_tokens)
         self._read = [*context, *sampled.token_ids]
-        self._turns.append(read_message(without_end(self._template, sampled.text)))
+        self._turns.append(read_message(without_end(self._template, sampled.text), self._template.functions))
         return sampled if going_on else replace(sampled, context_ids=tuple(context))
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ def differing_turns(template: ToolTemplate, rollout: Rollout) -> list[int]:
     """The turns that were sampled in another history than a server shows which renders each request anew."""
     given, kept, found = [list(rollout.prompt_ids)], list[int](), list[int]()
     for number, turn in enumerate(rollout.turns):
-        said = [read_message(each.text) for each in rollout.turns[:number]]
+        said = [read_message(each.text, template.functions) for each in rollout.turns[:number]]
         read = list(turn.context_ids) or [*kept, *given[-1]]
         try:
             shown = context_of(template, given, said)

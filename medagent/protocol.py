@@ -137,8 +137,8 @@ class TurnProtocol(ABC):
         """What ends a turn behind its text, one that calls a tool if `called`; nothing here."""
         return ""
 
-    def opened(self, tokenizer: PreTrainedTokenizerBase) -> str:
-        """The part of the first turn that the prompt's end already writes, such as an open thought; nothing here."""
+    def opened(self, tokenizer: PreTrainedTokenizerBase, number: int = 0) -> str:
+        """The part of turn `number` that stands before it already, such as an open thought; nothing here."""
         return ""
 
     def rest_of_first_turn(self, tokenizer: PreTrainedTokenizerBase, text: str) -> str:
@@ -243,9 +243,9 @@ class TagProtocol(TurnProtocol):
         own = [mark for block in self.blocks for mark in (block.start, block.end) if mark not in TagProtocol.tag_tokens]
         return with_look_alikes(neutralise(text), *literally(*own))
 
-    def opened(self, tokenizer: PreTrainedTokenizerBase) -> str:
-        """See `TurnProtocol.opened`: a thought, where the chat template ends by opening one."""
-        return chat_frame(tokenizer, self.date).opened(self.think.start) if self.chat else ""
+    def opened(self, tokenizer: PreTrainedTokenizerBase, number: int = 0) -> str:
+        """See `TurnProtocol.opened`: a first thought, where the chat template ends by opening one."""
+        return chat_frame(tokenizer, self.date).opened(self.think.start) if self.chat and number == 0 else ""
 
     def rest_of_first_turn(self, tokenizer: PreTrainedTokenizerBase, text: str) -> str:
         """See `TurnProtocol.rest_of_first_turn`: a turn without a thought closes the opened one at once.

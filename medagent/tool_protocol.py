@@ -143,22 +143,28 @@ class ToolProtocol(TurnProtocol):
         return [Piece(before), Piece(quoted, trusted=False), Piece(after + end)]
 
     def written_turn(self, tokenizer: PreTrainedTokenizerBase, *, query: str | None = None, answer: str = "") -> str:
-        if query is None:
-            return answer
-        if self.call_form == "json":
+        if query is not None and self.call_form == "json":
             return (
                 "```json\n"
                 + json.dumps({"name": "search", "arguments": {"query": query}}, ensure_ascii=False)
                 + "\n```"
             )
-        call = ToolCall("search", {"query": query})
-        return self._template(tokenizer).turn_text(Message("assistant", "", calls=(call,)))
+        calls = () if query is None else (ToolCall("search", {"query": query}),)
+        return self._template(tokenizer).turn_text(Message("assistant", "" if calls else answer, calls=calls))
+
+    def opened(self, tokenizer: PreTrainedTokenizerBase, number: int = 0) -> str:
+        """See `TurnProtocol.opened`: every generation prompt may open a thought."""
+        return self._template(tokenizer).opened()
 
     def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> list[int]:
         """Token ids of the tools and the question, up to where the policy starts to write."""
         asked = self._asked(harmless_question(tokenizer, question))
         parts = self._template(tokenizer).parts([Message("user", "question")])
-        return self._ids(tokenizer, parts, lambda slot: encode(tokenizer, asked))
+        return self._ids(
+            tokenizer,
+            parts,
+            lambda slot: encode(tokenizer, [Piece(slot.written(piece.text), piece.trusted) for piece in asked]),
+        )
 
     def encode_messages(
         self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], functions: Sequence[Mapping[str, Any]]
@@ -206,7 +212,7 @@ class ToolProtocol(TurnProtocol):
 
     def read_message(self, text: str) -> Message:
         """A sampled turn as a message of the assistant."""
-        return read_message(text)
+        return read_message(text, self.functions)
 
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn, in the syntax of any family.

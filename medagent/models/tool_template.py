@@ -16,6 +16,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from medagent.call_syntax import THOUGHTS
 from medagent.errors import ConfigError
 from medagent.models.chat_template import day_of, render
 from medagent.tool_calls import Message, ToolCall
@@ -25,6 +26,8 @@ _MARKS = re.compile('(\u2063\\d+\\\\?"\u2063)')
 _MARK_AS_JSON = "\\u2063"
 _THOUGHTS = "reasoning_content", "thinking"  # of Qwen and most others, and of gpt-oss
 _CALL_ID = "abcdefghi"  # nine letters or digits, as Mistral's templates want
+_PLAIN = re.compile(r"[\w.$-]{1,64}", re.ASCII)
+_CALL_ENDS = re.compile(r"[\"'}\])]*(?:\s{0,9}(?:</[^>\n]+>|```|[}\])]))*")
 _REMEDY = "Use medagent.protocol.TagProtocol with this model."
 
 
@@ -56,10 +59,12 @@ class ToolTemplate:
             ConfigError: there is no template, or it refuses, drops or repeats one of these texts.
         """
         texts: list[tuple[str, int]] = []
+        known = [str(function["function"]["name"]) for function in self.functions]
         said = [
-            _as_template_wants(message, partial(_marked, number=number, texts=texts))
+            _as_template_wants(message, partial(_marked, number=number, texts=texts), known)
             for number, message in enumerate(messages)
         ]
+        in_messages = len(texts)
         offered = [_described(function, texts) for function in self.functions]
         rendered = _rendered(
             self.tokenizer,
@@ -67,6 +72,7 @@ class ToolTemplate:
             self.date,
             json.dumps(said),
             json.dumps(offered),
+            in_messages,
             turn_follows,
         )
         found: list[str | Slot] = []
@@ -85,7 +91,10 @@ class ToolTemplate:
             ConfigError: the template refuses them.
         """
         template = str(self.tokenizer.chat_template or "")
-        said = [_as_template_wants(_with_thought(message, template), lambda value: value) for message in messages]
+        known = [str(function["function"]["name"]) for function in self.functions]
+        said = [
+            _as_template_wants(_with_thought(message, template), lambda value: value, known) for message in messages
+        ]
         return _render(self.tokenizer, said, list(self.functions), self.date, turn_follows)
 
     def after_turn(self, messages: Sequence[Message]) -> tuple[str, list[str | Slot]]:
@@ -100,11 +109,17 @@ class ToolTemplate:
         gap, *rest = shifted[last + 1 :]
         assert isinstance(gap, str)  # a template writes something between two messages
         end = self.turn_end(called[:1])
-        _, found, after = gap.partition(end)
-        if not found:  # an earlier turn ends with another token than the last one
-            after = gap.partition(self._first_added(gap))[2]
+        if end not in gap:  # an earlier turn ends with another token than the last one
+            end = self._first_added(gap) or gap.rstrip()
+        after = gap.partition(end)[2]
         moved = [Slot(p.text, p.message - len(before), p.as_json) if isinstance(p, Slot) else p for p in rest]
         return end, [after, *moved] if after else list(moved)
+
+    def opened(self) -> str:
+        """The mark by which the generation prompt opens a thought, and what stands behind it; often nothing."""
+        prompt = str(self.parts([Message("user", "x")])[-1])
+        mark = next((start for start, _ in THOUGHTS if prompt.rstrip().endswith(start)), None)
+        return prompt[prompt.rindex(mark) :] if mark else ""
 
     def turn_end(self, called: Sequence[str] = ()) -> str:
         """The text by which the template ends a turn, one that calls these tools; it may be several tokens.
@@ -117,17 +132,40 @@ class ToolTemplate:
         common = self._common(alone, gap).rstrip()
         if called:  # the end of the call itself stands before it
             usual = self.turn_end()
-            return usual if usual in common else self._last_added(common) or usual
-        return common or self._first_added(alone) or alone.rstrip() or gap.rstrip()
+            if usual in common:
+                return usual
+            end = self._last_added(common)
+            if end and not self._between_calls(called[0], end):
+                return end
+            gap = gap[len(common) :] if end else gap[len(_CALL_ENDS.match(gap)[0]) :]  # type: ignore[index]
+            return self._first_added(gap) or gap.rstrip() or usual
+        end = common or self._first_added(alone) or alone.rstrip() or gap.rstrip()
+        if not end:
+            raise ConfigError(f"native tool calls: the chat template writes nothing that ends a turn. {_REMEDY}")
+        return end
 
     def turn_text(self, message: Message) -> str:
         """A turn of the assistant as the template writes it after its generation prompt, without the turn's end."""
         before = "".join(p.text if isinstance(p, Slot) else p for p in self.parts([Message("user", "x")]))
         parts = self.parts([Message("user", "x"), message], turn_follows=False)
         whole = "".join(p.written(p.text) if isinstance(p, Slot) else p for p in parts)
-        start = len(before) if whole.startswith(before) else len(before.rstrip())
+        start = next(
+            (at for at, (one, other) in enumerate(zip(before, whole, strict=False)) if one != other), len(before)
+        )
+        text, opened = whole[start:], self.opened()
         end = self.turn_end([call.name for call in message.calls][:1])
-        return whole[start : whole.rindex(end)].strip()
+        text = (text[: text.rindex(end)] if end in text else text).rstrip()
+        closes = next((end for start, end in THOUGHTS if opened.startswith(start)), "")
+        return text if not opened or closes in text else f"{opened[len(opened.rstrip()) :]}{closes}\n\n{text}"
+
+    def _between_calls(self, name: str, end: str) -> bool:
+        """Whether this stands between two calls of a turn, so that it ends none."""
+        try:
+            parts = self.parts(_turn([name, name]), turn_follows=False)
+        except ConfigError:  # a template of one call per turn
+            return False
+        first, *_, last = (at for at, part in enumerate(parts) if isinstance(part, Slot) and part.message == 1)
+        return any(isinstance(part, str) and end in part for part in parts[first:last])
 
     def _behind(self, messages: Sequence[Message], *, turn_follows: bool) -> str:
         """What the template writes right after the first turn of the assistant, up to the next text."""
@@ -162,14 +200,16 @@ def _turn(called: Sequence[str]) -> list[Message]:
     return [Message("user", "x"), Message("assistant", "" if calls else "x", calls=calls)]
 
 
-def _as_template_wants(message: Message, put: Callable[[Any], Any]) -> dict[str, Any]:
+def _as_template_wants(message: Message, put: Callable[[Any], Any], known: Sequence[str]) -> dict[str, Any]:
     made: dict[str, Any] = {"role": message.role, "content": put(message.content)}
     if message.role == "tool":
-        made |= {"name": message.name, "tool_call_id": _CALL_ID}
+        made |= {"name": _plain_name(message.name, known), "tool_call_id": _CALL_ID}
     if message.thought:
         made |= dict.fromkeys(_THOUGHTS, put(message.thought))
     if message.calls:
-        called = [{"name": call.name, "arguments": put(dict(call.arguments))} for call in message.calls]
+        called = [
+            {"name": _plain_name(call.name, known), "arguments": put(dict(call.arguments))} for call in message.calls
+        ]
         made["tool_calls"] = [{"id": _CALL_ID, "type": "function", "function": each} for each in called]
     return made
 
@@ -189,18 +229,38 @@ def _marked(value: Any, number: int, texts: list[tuple[str, int]]) -> Any:
         texts.append((value, number))
         return _MARK.format(len(texts) - 1)
     if isinstance(value, Mapping):
-        return {key: _marked(each, number, texts) for key, each in value.items()}
+        return {
+            key if _PLAIN.fullmatch(key) else _marked(key, number, texts): _marked(each, number, texts)
+            for key, each in value.items()
+        }
     return [_marked(each, number, texts) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _described(value: Any, texts: list[tuple[str, int]]) -> Any:
-    """A function's schema with a mark in place of each description."""
+def _plain_name(name: str, known: Sequence[str]) -> str:
+    """A tool's name, or another where a model made one up that might speak the template's language."""
+    return name if name in known or _PLAIN.fullmatch(name) else next(iter(known), "unknown")
+
+
+def _described(value: Any, texts: list[tuple[str, int]], key: str = "") -> Any:
+    """A function's schema with a mark in place of each text but names and types.
+
+    Raises:
+        ConfigError: a name has other signs than those of a word.
+    """
     if isinstance(value, Mapping):
-        return {
-            key: _marked(each, -1, texts) if key == "description" and isinstance(each, str) else _described(each, texts)
-            for key, each in value.items()
-        }
-    return [_described(each, texts) for each in value] if isinstance(value, list | tuple) else value
+        odd = [
+            name for name in (*value, value.get("name", "x")) if isinstance(name, str) and not _PLAIN.fullmatch(name)
+        ]
+        if odd:
+            raise ConfigError(
+                f"tools: found the name {odd[0][:80]!r} of a tool or a parameter, wanted letters, digits and _.-$. "
+                "Rename it, or leave the tool out."
+            )
+        return {name: _described(each, texts, name) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_described(each, texts, key) for each in value]
+    kept = key in ("name", "type", "required") and _PLAIN.fullmatch(str(value))
+    return _marked(value, -1, texts) if isinstance(value, str) and not kept else value
 
 
 def _render(
@@ -208,22 +268,35 @@ def _render(
 ) -> str:
     if not tokenizer.chat_template:
         raise ConfigError(f"native tool calls: the model's tokenizer has no chat template. {_REMEDY}")
+    write = partial(render, tokenizer, day=day_of(date), tools=functions or None, add_generation_prompt=follows)
     try:
-        return render(tokenizer, messages, day_of(date), tools=functions or None, add_generation_prompt=follows)
+        try:
+            return write(messages)
+        except TypeError:  # the template wants arguments as JSON
+            messages = json.loads(json.dumps(messages))
+            for call in (call for message in messages for call in message.get("tool_calls", ())):
+                call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+            return write(messages)
     except Exception as error:  # a template is a program of the model's makers and may raise anything
         raise ConfigError(f"native tool calls: the chat template refuses the dialogue ({error}). {_REMEDY}") from error
 
 
 @lru_cache(maxsize=1024)
 def _rendered(
-    tokenizer: PreTrainedTokenizerBase, template: str, date: str, messages: str, functions: str, turn_follows: bool
+    tokenizer: PreTrainedTokenizerBase,
+    template: str,
+    date: str,
+    messages: str,
+    functions: str,
+    in_messages: int,
+    turn_follows: bool,
 ) -> str:
     """The template's text of marked messages; it is the same for all texts in their places."""
     text = _render(tokenizer, json.loads(messages), json.loads(functions), date, turn_follows)
     found = [int(mark[1:-2].rstrip("\\")) for mark in _MARKS.findall(text)]
-    wanted = (messages + functions).count(_MARK_AS_JSON) // 2
-    if sorted(found) != list(range(wanted)):
-        what = "tools or messages" if len(found) < wanted else "messages"
-        drops = "drops" if len(found) < wanted else "repeats"
-        raise ConfigError(f"native tool calls: the chat template {drops} {what}. {_REMEDY}")
+    said = sorted(number for number in found if number < in_messages)
+    if said != list(range(in_messages)) or (_MARK_AS_JSON in functions and len(found) == in_messages):
+        what = "messages" if said != list(range(in_messages)) else "tools"
+        does = "repeats" if len(said) > in_messages else "drops"
+        raise ConfigError(f"native tool calls: the chat template {does} {what}. {_REMEDY}")
     return text

@@ -87,7 +87,8 @@ def test_several_calls_are_read_in_order() -> None:
 
 def test_a_call_that_cannot_be_read_says_why() -> None:
     (call,) = ToolProtocol().parse('<tool_call>{"name": "search", </tool_call>').calls
-    assert call.error.startswith("not valid JSON")
+    assert call.error.startswith("the call cannot be read: Expecting")
+    assert call.name == "search"
 
 
 def test_a_turn_without_a_call_is_the_answer() -> None:
