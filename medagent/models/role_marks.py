@@ -39,6 +39,8 @@ _OF_PROSE = frozenset(".,;:?!'\"’‘“”-–—…。，、")  # signs that 
 _STOPS = tuple(";?!-–—")
 _NAMES_A_ROLE = re.compile(r"[<\[【〈《「『«‹]+[/|]*\w[\w -]*[|]*[>\]】〉》」』»›]+|<\w[\w.:-]*")
 _PIECE = re.compile(r"\d+|[^\W\d_]+|[^\w\s]|_")
+_LEADS = re.compile(r"^[^\W\d_][\w ]{0,30}:", re.MULTILINE)  # such as Action: and Observation:, around calls
+_RECIPIENT = re.compile(r"\b\w+=\w+\.(?=search\b)")  # such as to=functions.search
 _GAP = r"\s{0,3}"
 _LINE_START = r"^[^\S\n]{0,8}(?:[-*_>#•\"'][^\S\n]{0,2}){0,6}"
 
@@ -179,7 +181,7 @@ def _in_brackets(part: str) -> Iterator[RoleMark]:
 
 
 def _of_tools(tokenizer: PreTrainedTokenizerBase) -> Iterator[RoleMark]:
-    """Marks in brackets around a call of a tool and its result; what else stands there is JSON or prose."""
+    """Marks around a call of a tool and its result: in brackets, before a colon, or a recipient; the rest is JSON."""
     for messages in (_AFTER_A_CALL, [*_AFTER_A_CALL, {"role": "assistant", "content": _SAID["assistant"]}]):
         try:
             gaps = _SENTINEL.split(folded(render(tokenizer, messages, _ANY_DAY)))
@@ -188,6 +190,8 @@ def _of_tools(tokenizer: PreTrainedTokenizerBase) -> Iterator[RoleMark]:
         for gap in gaps[1:]:
             plain = _added_tokens(tokenizer).sub("\0", gap)
             yield from (mark for mark in _in_brackets(plain) if _NAMES_A_ROLE.fullmatch(mark.text))
+            yield from (RoleMark(found, line_start=True) for found in _LEADS.findall(plain))
+            yield from map(RoleMark, _RECIPIENT.findall(plain))
 
 
 def _gaps(tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, bool]]:

@@ -209,7 +209,7 @@ PLAIN_END = Family(
     ("\n=== end of turn ===",) * 2,
     _react,
     answer=lambda said: f" {said}",
-    marks=("Observation: x", "Assistant: x", "User: x", "Action: search", "Action Input: x"),
+    marks=("\nObservation:", "\nAssistant:", "\nUser:", "\nAction:", "\nAction Input:"),
 )
 PLAIN_NEXT = Family(
     "plain-next",
