@@ -102,8 +102,7 @@ _CHATML_RESULT = """{% if m.role == 'tool' %}\
 {{ m.content }}
 </tool_response>{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|im_end|>
 {% endif %}"""
-_HERMES_CALLS = """{% for c in m.tool_calls or [] %}{% if m.content or not loop.first %}
-{% endif %}<tool_call>
+_HERMES_CALLS = """{% for c in m.tool_calls or [] %}{{ '\n' if m.content or not loop.first }}<tool_call>
 {"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
 </tool_call>{% endfor %}<|im_end|>
 """
@@ -147,8 +146,7 @@ QWEN3_CODER = Family(
     + "{% for m in messages %}"
     + _CHATML_RESULT
     + """{% else %}<|im_start|>{{ m.role }}
-{{ m.content }}{% for c in m.tool_calls or [] %}{% if not loop.first %}
-{% endif %}<tool_call>
+{{ m.content }}{% for c in m.tool_calls or [] %}{{ '\n' if not loop.first }}<tool_call>
 <function={{ c.function.name }}>
 {% for k, v in c.function.arguments.items() %}<parameter={{ k }}>
 {{ v }}
