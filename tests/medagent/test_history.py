@@ -12,7 +12,7 @@ from medagent.policies.scripted import ScriptedPolicy
 from medagent.retrieval.passages import Hit, Passage
 from medagent.tool_protocol import ToolProtocol
 from medagent.types import NEW_CONTEXT, Limits, Question
-from tests.medagent.test_tool_protocol import HERMES, hermes
+from tests.medagent.support import HERMES, hermes
 
 # As Qwen3's, which shows a thought in the last turn alone.
 FORGETFUL = HERMES.replace(

@@ -259,7 +259,7 @@ def test_what_is_trained_is_what_was_read_and_sampled(family: Family, count: int
             assert naive(policy.tokenizer, rollout, session.said).startswith(said)
             rendered += len(rollout.turns) > 1
     assert rendered or not family.whole_history
-    assert {1, 2, 4} <= {len(rollout.turns) for rollout in rollouts}
+    assert max(len(rollout.turns) for rollout in rollouts) > 2
 
 
 def naive(tokenizer: Any, rollout: Rollout, said: list[Any]) -> str:
