@@ -40,7 +40,10 @@ def elements(name: str, arguments: dict[str, Any]) -> str:
 
 
 def pythonic(calls: Calls) -> str:
-    said = [f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})" for name, given in calls]
+    said = [
+        f"{name}({', '.join(f'{key}={json.dumps(value, ensure_ascii=False)}' for key, value in given.items())})"
+        for name, given in calls
+    ]
     return f"[{', '.join(said)}]"
 
 
