@@ -38,7 +38,7 @@ _STOPS = tuple(";?!-–—")
 _NAMES_A_ROLE = re.compile(r"[<\[【〈《「『«‹]+[/|]*\w[\w -]*[|]*[>\]】〉》」』»›]+|<\w[\w.:-]*")
 _PIECE = re.compile(r"\d+|[^\W\d_]+|[^\w\s]|_")
 _LEADS = re.compile(r"^[^\W\d_][\w ]{0,30}:", re.MULTILINE)  # such as Action: and Observation:, around calls
-_RECIPIENT = re.compile(r"\b\w+=\w+\.(?=search\b)")  # such as to=functions.search
+_RECIPIENT = re.compile(r"=\w+\.(?=search\b)")  # as in to=functions.search
 _GAP = r"\s{0,3}"
 _LINE_START = r"^[^\S\n]{0,8}(?:[-*_>#•\"'][^\S\n]{0,2}){0,6}"
 
