@@ -3,6 +3,8 @@
 They are a table for people, or result files of lm-evaluation-harness.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,7 @@
 """Checks a user's class against a protocol or an abstract class: methods and parameter names must fit."""
 
+from __future__ import annotations
+
 import inspect
 import re
 from collections.abc import Callable, Sequence

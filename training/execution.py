@@ -1,5 +1,7 @@
 """How the passes of an update are computed: memory against time. Only a base in 4 bits learns otherwise."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import platform

@@ -1,5 +1,7 @@
 """Grades a file of raw replies (`medagent grade`): what a model wrote, without the rollout around it."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections import Counter

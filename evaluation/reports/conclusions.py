@@ -1,5 +1,7 @@
 """The conclusions that an evaluation allows and forbids, in one sentence each."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 
 from medagent.evaluation.metrics import ModeReport

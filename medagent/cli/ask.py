@@ -1,5 +1,7 @@
 """The work of `medagent ask` and `medagent chat`: one question at a time, in front of a person."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import os

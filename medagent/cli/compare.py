@@ -1,5 +1,7 @@
 """The output of `medagent compare`, `grade` and `contamination`."""
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Sequence

@@ -3,6 +3,8 @@
 Functions import what they need when they are called, so `--help` answers at once.
 """
 
+from __future__ import annotations
+
 import argparse
 import os
 import sys

@@ -1,5 +1,7 @@
 """Progress bars for long work."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

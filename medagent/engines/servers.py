@@ -1,5 +1,7 @@
 """vLLM servers elsewhere as the engine, reached over HTTP."""
 
+from __future__ import annotations
+
 import logging
 import os
 import shutil

@@ -1,5 +1,7 @@
 """vLLM on this machine as the engine: a server in a process of its own."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import os

@@ -3,6 +3,8 @@
 CACHE/base-models/STEM-SHA256-FORM holds what save_pretrained writes.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import math
 import os

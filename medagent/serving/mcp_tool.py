@@ -1,5 +1,7 @@
 """The agent for assistants, over the Model Context Protocol: a tool `ask`, at /mcp of the service."""
 
+from __future__ import annotations
+
 import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,5 +1,7 @@
 """Settings of the service by group, apart from what they set: `--help` need not import that."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from typing import Literal
 

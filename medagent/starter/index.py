@@ -3,6 +3,8 @@
 The demo and the studies measure with these settings. Those for texts in general are `IndexSettings()`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """EPUB: the chapters in their reading order, by their headings."""
 
+from __future__ import annotations
+
 import posixpath
 import re
 import zipfile

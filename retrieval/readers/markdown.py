@@ -1,5 +1,7 @@
 """Markdown: CommonMark with tables, struck-out text and HTML, footnotes, and carets around superscripts."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 

@@ -3,6 +3,8 @@
 Lists of retracted articles, as Retraction Watch publishes them, keep documents out.
 """
 
+from __future__ import annotations
+
 import codecs
 import csv
 import io

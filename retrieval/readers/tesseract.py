@@ -1,5 +1,7 @@
 """Text recognition (OCR) by the program Tesseract."""
 
+from __future__ import annotations
+
 import csv
 import shutil
 import subprocess

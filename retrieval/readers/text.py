@@ -1,5 +1,7 @@
 """Files of plain text, and what readers of all kinds do with text."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from pathlib import PurePath

@@ -1,5 +1,7 @@
 """Environments that speak in messages and tool calls, and the loop between them and a policy."""
 
+from __future__ import annotations
+
 import asyncio
 import warnings
 from abc import abstractmethod

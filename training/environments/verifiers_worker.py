@@ -5,6 +5,8 @@ error. Then [JOB, QUESTION, BASE_URL] in plays a question, [JOB] cancels it, and
 the input ends the process.
 """
 
+from __future__ import annotations
+
 import asyncio
 import importlib.util
 import json

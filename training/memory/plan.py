@@ -1,5 +1,7 @@
 """`medagent plan`: what a configuration will need, from its settings and the base's configuration alone."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 

@@ -1,5 +1,7 @@
 """From graded rollouts to experience: the constants of the update, read once before its first optimizer step."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -3,6 +3,8 @@
 Another is `medagent.training.sft.scripted`. Source of rejection sampling: RFT, arXiv 2308.01825.
 """
 
+from __future__ import annotations
+
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
