@@ -169,12 +169,9 @@ class Rollout:
         """[T], True where the policy sampled the token."""
         mask = [False] * len(self.prompt_ids)
         for turn in self.turns:
-            sampled = len(turn.token_ids) - turn.forced_prefix
-            mask += (
-                [False] * (len(turn.before) + turn.forced_prefix)
-                + [True] * sampled
-                + [False] * len(turn.observation_ids)
-            )
+            given = len(turn.before) + turn.forced_prefix
+            mask += [False] * given + [True] * (len(turn.token_ids) - turn.forced_prefix)
+            mask += [False] * len(turn.observation_ids)
         return mask
 
     @property
@@ -182,10 +179,9 @@ class Rollout:
         """[T], the turn of each action token, -1 elsewhere."""
         ids = [-1] * len(self.prompt_ids)
         for number, turn in enumerate(self.turns):
-            sampled = len(turn.token_ids) - turn.forced_prefix
-            ids += (
-                [-1] * (len(turn.before) + turn.forced_prefix) + [number] * sampled + [-1] * len(turn.observation_ids)
-            )
+            given = len(turn.before) + turn.forced_prefix
+            ids += [-1] * given + [number] * (len(turn.token_ids) - turn.forced_prefix)
+            ids += [-1] * len(turn.observation_ids)
         return ids
 
     @property

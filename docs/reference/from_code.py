@@ -335,7 +335,7 @@ def metrics_in(source: str) -> set[str]:
 def logged_metrics() -> dict[str, str]:
     """Name or pattern -> the first module that logs it, over the packages."""
     found: dict[str, str] = {}
-    for package in ("training", "retrieval", "medagent/engines"):
+    for package in ("training", "retrieval", "medagent"):
         for path in sorted((ROOT / package).rglob("*.py")):
             for name in sorted(metrics_in(path.read_text(encoding="utf-8"))):
                 found.setdefault(name, path.relative_to(ROOT).as_posix())

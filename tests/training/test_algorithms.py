@@ -93,6 +93,6 @@ def test_limits_below_those_of_the_base_are_warned_of(train_index: Path, tmp_pat
 
 def test_two_ratio_levels_at_once_are_refused(train_index: Path, tmp_path: Path) -> None:
     extra = tmp_path / "extra.yaml"
-    extra.write_text("trainer:\n  callbacks+:\n    - class_path: training.callbacks.SequenceLevelSampling\n")
+    extra.write_text("trainer:\n  callbacks+:\n    - class_path: medagent.training.callbacks.SequenceLevelSampling\n")
     with pytest.raises(ConfigError, match="TurnLevelSampling and SequenceLevelSampling"):
         train_command([*arguments(tmp_path / "run", train_index, epochs=1), "--config", str(extra)])

@@ -34,7 +34,7 @@ SMALL_RUN = {
     "data.num_questions": 4,
     "data.num_minibatches": 1,
     "data.agent.limits.max_total_tokens": 1500,
-    "trainer.callbacks": "[{class_path: training.callbacks.AgentExport}]",
+    "trainer.callbacks": "[{class_path: medagent.training.callbacks.AgentExport}]",
 }
 PROBE = torch.arange(3, 40)[None]
 

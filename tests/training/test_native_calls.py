@@ -15,7 +15,7 @@ from medagent.training.compatibility import check_protocol
 from medagent.training.execution import Execution
 from medagent.training.prepare import prepare
 from medagent.types import Rollout, Turn
-from tests.medagent.test_tool_protocol import HERMES
+from tests.medagent.support import HERMES
 from tests.training.support import gradients, make_module, perturb
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from medagent.retrieval.bibliography import Bibliography
 from medagent.retrieval.passages import Hit, Passage
+from medagent.tool_calls import ToolCall
 from medagent.training.rollouts.stale_rollouts import read_rollouts, write_rollouts
 from medagent.types import Question, Rollout, StopReason, Turn, Usage
 
@@ -22,6 +23,8 @@ TURN = Turn(
     reward=0.25,
     usage=Usage(1, 20, 3),
     quoted=True,
+    calls=(ToolCall("search", {"query": "gout"}, "no"),),
+    context_ids=(4, 5),
 )
 QUESTION = Question(
     "q",
