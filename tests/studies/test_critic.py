@@ -18,6 +18,9 @@ from tests.evaluation.support import PASSAGES, QUESTIONS, Finds, scripted
 class Indexed(Finds):
     passages = PASSAGES
 
+    def search_where(self, queries, *, top_k, where):
+        return self.search(queries, top_k=top_k)
+
 
 def searches_then_reads(read: str, turn: int) -> str:
     """Asks for the disease's drug, and answers rightly where it was found."""
