@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from medagent.files import write_whole
 from medagent.policies.turn_ends import first_end
 from medagent.protocol import TurnProtocol
 from medagent.retrieval.passages import Hit, Passage
+from medagent.tool_calls import ToolCall
 from medagent.types import LETTERS, Question, Rollout, StopReason, Turn
 
 
@@ -43,6 +45,7 @@ def readable(rollout: Rollout) -> dict[str, Any]:
                     for hit in turn.hits
                 ],
                 "tokens": len(turn.token_ids) - turn.forced_prefix,
+                **({} if _searches(turn) else {"calls": [asdict(call) for call in turn.calls]}),
             }
             for turn in rollout.turns
         ],
@@ -66,6 +69,11 @@ def _form(question: Question) -> dict[str, Any]:
     form: dict[str, Any] = {"form": question.form} if question.form != "text" else {}
     form |= {"bounds": question.bounds} if question.bounds else {}
     return form | ({"items": [list(item) for item in question.items]} if question.items else {})
+
+
+def _searches(turn: Turn) -> bool:
+    """Whether the turn's query says all that it called."""
+    return not turn.calls or turn.calls == (ToolCall("search", {"query": turn.query}),)
 
 
 def rollout_from(row: Mapping[str, Any]) -> Rollout:
@@ -95,6 +103,7 @@ def rollout_from(row: Mapping[str, Any]) -> Rollout:
             (),
             turn["text"],
             query=turn["query"],
+            calls=tuple(ToolCall(**call) for call in turn.get("calls", ())),
             hits=tuple(
                 Hit(Passage.from_json({k: v for k, v in hit.items() if k != "score"}), hit["score"])
                 for hit in turn["passages"]
