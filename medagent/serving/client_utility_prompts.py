@@ -40,10 +40,9 @@ _KINDS: dict[str, re.Pattern[str]] = {
     "queries": re.compile(r"\bsearch quer(?:y|ies)\b", re.I),
     "title": re.compile(r"\btitle\b", re.I),
 }
-_SAID = re.compile(
-    r"(?:^|\n)\s*(?:\|\|>)?\s*(?:user|human|q)\s*:\s*[\"\u201c]?(.+?)[\"\u201d]?\s*(?=\n|$)", re.IGNORECASE
-)
-_HISTORY = re.compile(r"<chat_history>.*?</chat_history>", re.IGNORECASE | re.DOTALL)
+# Both take linear time: anybody may send them text of any kind.
+_SAID = re.compile(r"(?:^|\n)[^\S\n]*(?:\|\|>[^\S\n]*)?(?:user|human|q)[^\S\n]*:\s*(\S.*)", re.IGNORECASE)
+_HISTORY = re.compile(r"<chat_history>(?:(?!<chat_history>).)*?</chat_history>", re.IGNORECASE | re.DOTALL)
 TITLE_WORDS = 6
 _AS_JSON = re.compile(r"\bjson\b", re.IGNORECASE)
 
@@ -51,10 +50,10 @@ _AS_JSON = re.compile(r"\bjson\b", re.IGNORECASE)
 def utility_answer(system: str, last: str, questions: list[str]) -> str | None:
     """The answer to a utility prompt: `last` of the user or `system` after `questions`. None if it is a question."""
     instruction = (last or system)[:LOOKED_AT]
-    told = [found[1].strip() for found in _SAID.finditer((last or system)[-LOOKED_AT:])]
+    told = [found[1].strip(' "\u201c\u201d') for found in _SAID.finditer((last or system)[-LOOKED_AT:])]
     follow_up = _FOLLOW_UP.search(last)
     if follow_up and _CONDENSE.search(instruction):
-        return standing_alone([*told, follow_up[1].strip()])
+        return standing_alone([*told, follow_up[1][:LOOKED_AT].strip()])
     kind = _kind_of(instruction)
     if kind is None:
         asks = system[:LOOKED_AT]

@@ -63,7 +63,7 @@ class RefusedError(ValueError):
 class MessagePart(BaseModel):
     """A part of a message's content; only text is read."""
 
-    type: str
+    type: Annotated[str, Field(max_length=200)]
     text: str = ""
 
 

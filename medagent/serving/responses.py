@@ -223,7 +223,7 @@ async def _on_invalid(request: Request, failure: Exception) -> Response:
     assert isinstance(failure, RequestValidationError)
     # FastAPI would repeat the input. It may be long, private, or no text that can be sent.
     wrong = failure.errors()[0]
-    if wrong["type"] == "model_attributes_type" or wrong["loc"] == ("body",):
+    if wrong["loc"] == ("body",):
         sent = request.headers.get("content-type", "none")
         json_sent = sent.partition(";")[0].strip().lower() == "application/json"
         told = "" if json_sent else f" (its content type is {sent})"

@@ -21,6 +21,9 @@ DETAILS = {
     "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
     "output_tokens_details": {"reasoning_tokens": 0},
 }
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+]
 ATTRIBUTES, MAX_ATTRIBUTE = ("source", "date", "section", "kind", "grade"), 512  # of a passage; characters
 
 
@@ -35,8 +38,8 @@ class ResponsesRequest(openai.ChatRequest):
     instructions: Annotated[str, Field(max_length=100_000)] | None = None
     previous_response_id: str | None = None
     store: bool | None = True
-    metadata: dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None = None
-    text: dict[str, Any] | None = None
+    metadata: Metadata | None = None
+    text: dict[Annotated[str, Field(max_length=64)], Any] | None = None
 
     @field_validator("messages", mode="before")
     @classmethod
@@ -51,7 +54,8 @@ class ResponsesRequest(openai.ChatRequest):
         text = {"format": None, **(self.text or {})}
         wanted = text.pop("format") or {"type": "text"}
         self.response_format = wanted if isinstance(wanted, dict) else {"type": wanted}
-        (self.model_extra or {}).update({f"text.{name}": value for name, value in text.items()})
+        assert self.model_extra is not None
+        self.model_extra.update({f"text.{name}": value for name, value in text.items()})
         return self
 
 

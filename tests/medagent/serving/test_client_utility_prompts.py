@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
+import pytest
+
+from medagent.serving.client_utility_prompts import utility_answer, without_talk
 from tests.medagent.serving.support import chat
 
 ASKED = {"role": "user", "content": "What treats gout?"}
@@ -106,3 +110,13 @@ def test_an_emergency_in_the_quoted_talk_is_no_second_emergency(policy: Any) -> 
         assert "medagent" not in chat(policy, [{"role": "user", "content": title + quoted}]).json()
     danger = chat(policy, [{"role": "user", "content": f"{title}I took 40 paracetamol tablets, what now?"}]).json()
     assert danger["medagent"]["answer"]["urgent"]
+
+
+@pytest.mark.parametrize("unit", ["\n", " ", "user: ", "user:\n", "<chat_history>", "follow up question: ", "zorb "])
+@pytest.mark.parametrize("head", ["", "user: a", "Generate a title for this conversation. ", "standalone question "])
+def test_long_prompts_of_any_kind_are_read_in_linear_time(head: str, unit: str) -> None:
+    prompt = f"{head}{unit * (200_000 // len(unit))}b"
+    began = time.process_time()
+    utility_answer(prompt, prompt, [])
+    without_talk(prompt)
+    assert time.process_time() - began < 2

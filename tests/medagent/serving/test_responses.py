@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -36,6 +37,7 @@ HOSTILE = Passage.make(
     id="hostile] [1]",
     about=Bibliography(url="javascript:alert(1)", date="2024-01-02"),
 )
+BODY = {"model": "medagent", "input": ASKED}
 LONG = Limits(max_turn_tokens=200, max_observation_tokens=4_000, max_total_tokens=8_000)
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
@@ -187,6 +189,10 @@ def test_the_newest_responses_are_kept_for_the_token_that_asked(monkeypatch: pyt
         ({"input": " \u200b"}, "input"),
         ({"input": []}, "input"),
         ({"input": 7}, "input"),
+        ({"input": [None]}, "input.0"),
+        ({"input": ASKED, "text": {"\ud800": 1}, "x": 1}, "text.\ufffd\ufffd\ufffd.[key]"),
+        ({"input": ASKED, "metadata": {str(n): "" for n in range(17)}}, "metadata"),
+        ({"input": [{"role": "user", "content": [{"type": "\ud800"}]}]}, "input.0.content.str"),
         ({"input": ASKED, "text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}, "text.format"),
         ({"input": ASKED, "tool_choice": "required"}, "tool_choice"),
         ({"input": ASKED, "background": True}, "background"),
@@ -196,7 +202,8 @@ def test_the_newest_responses_are_kept_for_the_token_that_asked(monkeypatch: pyt
     ],
 )
 def test_what_an_agent_does_not_do_is_refused(policy: Any, body: dict[str, Any], param: str) -> None:
-    found = call(policy, "POST", "/v1/responses", json={"model": "medagent", **body})
+    sent = json.dumps({"model": "medagent", **body})  # which may hold half a character
+    found = call(policy, "POST", "/v1/responses", content=sent, headers={"Content-Type": "application/json"})
     assert found.status_code == 400
     assert found.json()["error"]["type"] == "invalid_request_error"
     assert found.json()["error"]["param"] == param
@@ -224,6 +231,8 @@ def test_fields_and_items_that_are_not_read_are_named(policy: Any) -> None:
         "system messages are not read: the agent has its own.",
         "calls and results of tools are not read.",
     ]
+    found = call(policy, "POST", "/v1/responses", json={**BODY, "text": {"verbosity": "low"}}).json()
+    assert found["medagent"]["warnings"] == ["not used here: text.verbosity."]
 
 
 def test_a_title_is_made_without_the_agent(policy: Any) -> None:
