@@ -27,7 +27,6 @@ STATES: list[tuple[str, str, dict[str, Any]]] = [
     ("page-light", ANSWERED, {"viewport": WIDE}),
     ("page-lacking", LACKING, {"viewport": WIDE}),
     ("page-emergency-phone", URGENT, {"viewport": PHONE}),
-    ("page-quiz", "study", {"viewport": WIDE}),
 ]
 
 
@@ -41,14 +40,9 @@ def main(url: str) -> None:
             page = context.new_page()
             page.goto(url)
             page.locator("#coverage").filter(has_text="passages").wait_for()
-            if question == "study":
-                page.get_by_role("button", name="Study").click()
-                page.get_by_role("button", name="(A)").click()
-                page.get_by_role("button", name="Next question").wait_for()
-            else:
-                page.get_by_label("Your question").fill(question)
-                page.get_by_role("button", name="Ask", exact=True).click()
-                page.get_by_role("heading", name="Answer", exact=True).wait_for()
+            page.get_by_label("Your question").fill(question)
+            page.get_by_role("button", name="Ask", exact=True).click()
+            page.get_by_role("heading", name="Answer", exact=True).wait_for()
             page.screenshot(path=FOLDER / f"{name}.png", full_page=True)
             context.close()
         browser.close()

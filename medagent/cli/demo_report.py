@@ -135,6 +135,4 @@ def finish_agent(out: Path, questions: Sequence[Question]) -> None:
         for asked in kinds
         for number, each in enumerate(asked[:3])
     ]
-    quiz = [{"question": each.text, "options": each.options, "answer": each.answer} for each in questions]
-    for name, rows in (("quiz", quiz), ("examples", offered)):
-        (agent / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (agent / "examples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in offered), encoding="utf-8")

@@ -80,7 +80,7 @@ GROUPS: dict[str, dict[str, Any]] = {
     "data": {"index": INDEX_COMMANDS, "questions": QUESTION_COMMANDS, "search": search},
 }
 COMMANDS: dict[str, Any] = {name: command for group in GROUPS.values() for name, command in group.items()}
-OF_THE_PAGE = ("--feedback", "--quiz", "--examples")  # also written without their group
+OF_THE_PAGE = ("--feedback", "--examples")  # also written without their group
 
 
 class CommandParser(ArgumentParser):

@@ -40,14 +40,13 @@ from medagent.serving.app import make_app
 from medagent.serving.background import share_one_arena, stamp, trim_memory, watch
 from medagent.serving.mcp_tool import PATH
 from medagent.serving.middleware import BoundedConnection, read_api_key_hashes
-from medagent.serving.page import Example, Feedback, QuizItem, read_rows
+from medagent.serving.page import Feedback, read_examples
 from medagent.serving.records import Records
 from medagent.serving.settings import LOOPBACK
 from medagent.tools.named import settings_of
 
 GRACE_S = 30  # seconds that running answers may take after the first Ctrl-C
 DEMO = "runs/demo/agent"
-EXAMPLES, QUIZ = "examples.jsonl", "quiz.jsonl"
 FILES = ("emergencies", "synonyms")
 MATTERING = (*(each.name for each in fields(AgentOptions)), "engine", "servers", "vllm", "emergency_number")
 
@@ -141,9 +140,9 @@ def app_of(command: ServeCommand, engine: Engine) -> FastAPI:
     auth, page = command.auth, command.page
     tokens = sorted(read_api_key_hashes(Path(auth.api_key_hashes))) if auth.api_key_hashes else []
     folder = Path(command.agent) if (Path(command.agent) / SPEC_FILE).exists() else None
-    examples, quiz = _given_or_own(page.examples, folder, EXAMPLES), _given_or_own(page.quiz, folder, QUIZ)
-    asked = read_rows(QuizItem, quiz) if quiz else []
-    shown = read_rows(Example, examples) if examples else []
+    own = folder / "examples.jsonl" if folder else None
+    examples = Path(page.examples) if page.examples else own if own and own.exists() else None
+    shown = read_examples(examples) if examples else []
     records = Records(Path(command.records), command.records_kept) if command.records else None
     tasks: list[Callable[[Admission], Coroutine[Any, Any, None]]] = [lambda admission: trim_memory()]
     retriever: Retriever | None = None
@@ -176,7 +175,6 @@ def app_of(command: ServeCommand, engine: Engine) -> FastAPI:
         hosts=_served_hosts(command),
         tokens=tokens,
         examples=shown,
-        quiz=asked,
         feedback=Feedback(Path(page.feedback)) if page.feedback else None,
         records=records,
         background_tasks=tasks,
@@ -197,12 +195,6 @@ def made_with(command: ServeCommand, agent: Agent) -> dict[str, Any]:
         "index_sha256": index_fingerprint(agent.retriever),
         "tools_sha256": [tool.fingerprint for tool in agent.tools],
     }
-
-
-def _given_or_own(given: str | None, folder: Path | None, name: str) -> Path | None:
-    """The file that is given, else the agent's own where there is one."""
-    own = folder / name if folder else None
-    return Path(given) if given else own if own and own.exists() else None
 
 
 def _served_hosts(command: ServeCommand) -> tuple[str, ...]:

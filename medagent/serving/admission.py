@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import InitVar, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -89,12 +89,6 @@ class Answering:
         finally:
             self.task.cancel()
             await asyncio.gather(self.task, return_exceptions=True)
-
-    async def whole(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """The turns' events, and the answer."""
-        async with aclosing(self.events()) as events:
-            found = [event async for event in events]
-        return [event.data for event in found if event.kind == "turn"], found[-1].data
 
 
 @dataclass

@@ -20,33 +20,22 @@ from medagent.evidence.check import EvidenceCheck
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import Filter
 from medagent.serving import openai_form as openai
-from medagent.serving.admission import Admission, Answering, Event
+from medagent.serving.admission import Admission, Answering
 from medagent.serving.background import QUERY, Probe
 from medagent.serving.conversation import asks_back
+from medagent.serving.forms import PARAMS, REPEATED, AnswerForm, ChatForm, ResponseForm, ResponsesRequest
 from medagent.serving.mcp_tool import PATH, ask_sessions
 from medagent.serving.middleware import MAX_BODY_BYTES, Guards
 from medagent.serving.model_server import check as check_model
-from medagent.serving.page import Example, Feedback, QuizItem, Report, add_page, add_quiz, described_corpus
+from medagent.serving.page import Example, Feedback, Report, add_page, described_corpus
 from medagent.serving.records import Records
-from medagent.serving.responses import (
-    ModelError,
-    as_data,
-    chat_chunks,
-    handle_errors,
-    refusal,
-    said,
-    stream,
-    told,
-    unless_gone,
-    utility_chunks,
-)
-from medagent.serving.responses_form import PARAMS, ResponseForm, ResponsesRequest
+from medagent.serving.responses import ModelError, handle_errors, refusal, said, sent, unless_gone
 from medagent.serving.rewriting import Rewriter, rewrite_by_rules
-from medagent.serving.schemas import ERRORS, AnswerRequest, AnswersShape, CompletionShape, answers_with
+from medagent.serving.schemas import ERRORS, AnswerRequest, AnswersShape, answers_with
 from medagent.serving.settings import LOOPBACK, AdmissionLimits
 from medagent.types import Question
 
-MAX_KEPT = 500  # responses
+MAX_KEPT = 500  # responses of one token
 
 
 def make_app(
@@ -62,14 +51,13 @@ def make_app(
     examples: Sequence[Example] = (),
     feedback: Feedback | None = None,
     records: Records | None = None,
-    quiz: Sequence[QuizItem] = (),
     background_tasks: Sequence[Callable[[Admission], Coroutine[Any, Any, None]]] = (),
     engine_lives: Callable[[], bool] = lambda: True,
 ) -> FastAPI:
     """The service over one agent, which it lists as model `name`.
 
-    Requests to hosts outside `hosts`, or without one of the `tokens` (digests), are refused. The page offers `examples`
-    and the `quiz`. `background_tasks` run as long as the service.
+    Requests to hosts outside `hosts`, or without one of the `tokens` (digests), are refused. The page offers
+    `examples`. `background_tasks` run as long as the service.
     """
     admission = Admission(agent, limits, check, [each.keep for each in (feedback, records) if each])
     probes = (
@@ -100,15 +88,12 @@ def make_app(
     service.add_to(app)
     if sessions:  # nothing is sent but answers, so there is no stream to GET
         app.add_route(PATH, sessions.asgi_app, methods=["POST", "DELETE"])
-    if quiz:
-        add_quiz(app, quiz, admission.search)
     add_page(
         app,
         name=name,
         examples=examples,
         corpus=lambda: described_corpus(admission.agent.retriever),
         feedback=bool(feedback),
-        quiz=bool(quiz),
     )
     handle_errors(app)
     return app
@@ -124,14 +109,14 @@ class Service:
     feedback: Feedback | None
     engine_lives: Callable[[], bool]
     probes: Sequence[Probe]
-    kept: dict[tuple[str, str], tuple[Sequence[str], ResponseForm]] = field(default_factory=dict)  # by token and id
+    kept: dict[str, dict[str, tuple[Sequence[str], ResponseForm]]] = field(default_factory=dict)  # by token, by id
 
     def add_to(self, app: FastAPI) -> None:
         """Route requests to the calls."""
         app.post("/v1/answers", responses=answers_with(AnswersShape))(self.answers)
         if self.feedback is not None:
             app.post("/v1/feedback", responses=ERRORS)(self.report)
-        app.post("/v1/chat/completions", responses=answers_with(CompletionShape))(self.chat)
+        app.post("/v1/chat/completions", responses=answers_with(dict[str, Any]))(self.chat)
         app.post("/v1/responses", responses=answers_with(dict[str, Any]))(self.respond)
         app.get("/v1/responses/{id}", responses=ERRORS)(self.response)
         app.get("/v1/models")(self.models)
@@ -145,17 +130,13 @@ class Service:
 
         A stream has the events `id`, `waiting`, `turn`, `answer` and, if it fails, `error`.
         """
-        id_, answering = await self.begin(body, request)
-        if body.stream:
-            return stream(told(answering, request, id_, lambda event: [as_data(event.data, event.kind)]))
-        turns, answer = await unless_gone(request, answering.whole())
-        return JSONResponse({"id": id_, "turns": turns, "answer": answer})
+        return await sent(*await self.begin(body, request), request, streamed=body.stream)
 
-    async def begin(self, body: AnswerRequest, request: Request) -> tuple[str, Answering]:
-        """Begin to answer, and give it an id."""
-        id_, text = f"answer-{uuid4().hex}", body.question.strip()
+    async def begin(self, body: AnswerRequest, request: Request) -> tuple[AnswerForm, Answering]:
+        """Begin to answer."""
+        form, text = AnswerForm(id=f"answer-{uuid4().hex}"), body.question.strip()
         asked = [*body.earlier, text]
-        return id_, await self._start(id_, asked, body, request, options=body.options, history=[text])
+        return form, await self._start(form.id, asked, body, request, options=body.options, history=[text])
 
     async def report(self, body: Report) -> Response:
         """Report an answer as wrong, by its id. It is written to the operator's file with its whole rollout."""
@@ -166,59 +147,52 @@ class Service:
 
     async def chat(self, body: openai.ChatRequest, request: Request) -> Response:
         """OpenAI's chat completions; the agent's steps are in the extra field `medagent`."""
-        self._check_model(body.model)
-        try:
-            asked = openai.read_conversation(body, self.admission.check.emergencies)
-        except openai.RefusedError as wrong:
-            return refusal(400, str(wrong), param=wrong.param)
-        usage = bool(body.stream_options and body.stream_options.include_usage)
-        id_ = f"chatcmpl-{uuid4().hex}"
+        asked = self._read(body)
+        form = ChatForm(
+            id=f"chatcmpl-{uuid4().hex}",
+            model=self.name,
+            warnings=openai.unused(body),
+            tells_usage=bool(body.stream_options and body.stream_options.include_usage),
+        )
         if asked.utility is not None:
-            if body.stream:
-                return stream(said(utility_chunks(id_, self.name, asked.utility, usage=usage)))
-            return JSONResponse(openai.completion(id_, self.name, asked.utility))
-        answering = await self._start(id_, [*asked.before, asked.question], body, request, history=asked.history)
-        warnings = openai.unused(body)
-        if body.stream:
-            tell = partial(chat_chunks, id_, self.name, usage=usage, warnings=warnings)
-            return stream(told(answering, request, id_, tell))
-        turns, answer = await unless_gone(request, answering.whole())
-        extra = {"turns": turns, "answer": answer, "warnings": warnings}
-        text, finish = openai.content_of(answer), openai.finish_reason(answer)
-        whole = openai.completion(id_, self.name, text, finish=finish, usage=answer["usage"], medagent=extra)
-        return JSONResponse(whole)
+            return said(form, asked.utility, streamed=body.stream)
+        answering = await self._start(form.id, [*asked.before, asked.question], body, request, history=asked.history)
+        return await sent(form, answering, request, streamed=body.stream)
 
     async def respond(self, body: ResponsesRequest, request: Request) -> Response:
         """OpenAI's responses; searches are `file_search_call` items, and citations annotations."""
-        self._check_model(body.model)
-        asker, before = request.state.asker, body.previous_response_id
-        if before is not None and (asker, before) not in self.kept:
+        kept, before = self.kept.setdefault(request.state.asker, {}), body.previous_response_id
+        if before is not None and before not in kept:
             wrong = f"Previous response with id {before[:100]!r} not found. Send the whole conversation as input."
             return refusal(404, wrong, param="previous_response_id", code="previous_response_not_found")
-        earlier = self.kept[asker, before][0] if before is not None else []
+        earlier = kept[before][0] if before is not None else []
         body.messages[:0] = [openai.ChatMessage(role="user", content=text) for text in earlier]
         try:
-            asked = openai.read_conversation(body, self.admission.check.emergencies)
+            asked = self._read(body)
         except openai.RefusedError as refused:
-            return refusal(400, str(refused), param=PARAMS.get(refused.param, refused.param))
-        questions, form = [*asked.before, asked.question], ResponseForm(f"resp_{uuid4().hex}", self.name, body)
-        answering = None
-        if asked.utility is None:
+            refused.param = PARAMS.get(refused.param, refused.param)
+            raise
+        form = ResponseForm(
+            id=f"resp_{uuid4().hex}",
+            model=self.name,
+            warnings=openai.unused(body),
+            asked=body.model_dump(include=REPEATED),
+        )
+        if asked.utility is not None:
+            questions, found = earlier, said(form, asked.utility, streamed=body.stream)
+        else:
+            questions = [*asked.before, asked.question]
             answering = await self._start(form.id, questions, body, request, history=asked.history)
+            found = await sent(form, answering, request, streamed=body.stream)
         if body.store is not False:
-            self.kept[asker, form.id] = questions if asked.question else earlier, form
-            while len(self.kept) > MAX_KEPT:
-                del self.kept[next(iter(self.kept))]
-        if answering is None:
-            pieces = [*form.tell(Event("id", {})), *form.say(asked.utility or "")]
-            return stream(said(pieces)) if body.stream else JSONResponse(form.whole)
-        if body.stream:
-            return stream(told(answering, request, form.id, form.tell))
-        return JSONResponse(form.of(*await unless_gone(request, answering.whole())))
+            kept[form.id] = questions, form
+            if len(kept) > MAX_KEPT:
+                del kept[next(iter(kept))]
+        return found
 
     async def response(self, id: Annotated[str, Path(max_length=200)], request: Request) -> Response:
         """A response that is kept."""
-        _, form = self.kept.get((request.state.asker, id), ((), None))
+        _, form = self.kept.get(request.state.asker, {}).get(id, ((), None))
         if form is None or form.whole is None:
             return refusal(404, f"Response with id {id!r} not found. Only the newest are kept, in memory.")
         return JSONResponse(form.whole)
@@ -250,6 +224,10 @@ class Service:
 
     def _described(self) -> dict[str, Any]:
         return {"id": self.name, "object": "model", "created": 0, "owned_by": "medagent"}
+
+    def _read(self, body: openai.ChatRequest) -> openai.Conversation:
+        self._check_model(body.model)
+        return openai.read_conversation(body, self.admission.check.emergencies)
 
     def _check_model(self, name: str) -> None:
         if name != self.name:

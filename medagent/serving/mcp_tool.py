@@ -13,9 +13,10 @@ from medagent.errors import MedagentError
 from medagent.protocol import NOT_ADVICE
 from medagent.retrieval.errors import RetrievalError, needs_package
 from medagent.serving.admission import Answering
+from medagent.serving.forms import AnswerForm
 from medagent.serving.openai_form import content_of
-from medagent.serving.responses import failed, unless_gone
-from medagent.serving.schemas import AnswerRequest, AskRequest, AskShape
+from medagent.serving.responses import failed, unless_gone, whole
+from medagent.serving.schemas import AnswerRequest, AnswerShape, AskRequest
 
 PATH = "/mcp"
 DESCRIPTION = (
@@ -25,7 +26,7 @@ DESCRIPTION = (
 )
 
 
-def ask_sessions(name: str, begin: Callable[[AnswerRequest, Request], Awaitable[tuple[str, Answering]]]) -> Any:
+def ask_sessions(name: str, begin: Callable[[AnswerRequest, Request], Awaitable[tuple[AnswerForm, Answering]]]) -> Any:
     """The sessions of MCP clients, with an `asgi_app` (official SDK); `begin` begins to answer.
 
     Raises:
@@ -41,7 +42,7 @@ def ask_sessions(name: str, begin: Callable[[AnswerRequest, Request], Awaitable[
         title="Ask the medical search agent",
         description=DESCRIPTION,
         input_schema=AskRequest.model_json_schema(),
-        output_schema=AskShape.model_json_schema(),
+        output_schema=AnswerShape.model_json_schema(),
         annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
     )
 
@@ -53,15 +54,15 @@ def ask_sessions(name: str, begin: Callable[[AnswerRequest, Request], Awaitable[
             raise MCPError(types.INVALID_PARAMS, f"no tool {params.name[:100]!r}, wanted {tool.name!r}")
         try:
             asked = AskRequest.model_validate(params.arguments or {})
-            _, answering = await begin(AnswerRequest(**asked.model_dump()), context.request)
-            _, answer = await unless_gone(context.request, answering.whole())
+            begun = await begin(AnswerRequest(**asked.model_dump()), context.request)
+            answer = (await unless_gone(context.request, whole(*begun)))["answer"]
         except ValidationError as wrong:
             first = wrong.errors()[0]
             text, told = f"{'.'.join(map(str, first['loc']))}: {first['msg']}", None
         except (MedagentError, RetrievalError, sqlite3.DatabaseError) as failure:
             text, told = failed(failure, context.request)[1]["error"]["message"], None
         else:
-            text, told = content_of(answer), AskShape.of(answer).model_dump()
+            text, told = content_of(answer), answer
         content = types.TextContent(type="text", text=text)
         return types.CallToolResult(content=[content], structured_content=told, is_error=told is None)
 

@@ -35,7 +35,6 @@ _JOINER = "\u2060"
 _CITATION = re.compile(r"(\[\d{1,3}\])")
 _UNSEEN = frozenset({"Cc", "Cf"})  # of Unicode's categories: they turn text around, or hide it
 TEXT_PARTS = ("text", "input_text", "output_text")
-NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 SHAPES = (
     "guided_json guided_choice guided_regex guided_grammar structured_outputs grammar json_schema format text audio "
     "top_logprobs background conversation prompt"
@@ -185,20 +184,15 @@ def unused(body: ChatRequest) -> list[str]:
     return [*told, "calls and results of tools are not read."] if roles & {"tool", "function"} else told
 
 
-def completion(
-    id: str, model: str, text: str, *, finish: str = "stop", usage: dict[str, int] = NO_USAGE, **extra: Any
-) -> dict[str, Any]:
-    """A completion with extra fields. By default no agent was asked for it, as for a title."""
+def completion(id: str, model: str, text: str, *, finish: str, usage: dict[str, int], **extra: Any) -> dict[str, Any]:
+    """A completion with extra fields."""
     message = {"role": "assistant", "content": text, "refusal": None}
     return {**_body("chat.completion", id, model, {"message": message}, finish), "usage": usage, **extra}
 
 
-def chunk(
-    id: str, model: str, delta: dict[str, Any], *, finish: str | None = None, extra: dict[str, Any] | None = None
-) -> dict[str, Any]:
+def chunk(id: str, model: str, delta: dict[str, Any], *, finish: str | None = None) -> dict[str, Any]:
     """One piece of a streamed completion."""
-    body = _body("chat.completion.chunk", id, model, {"delta": delta}, finish)
-    return {**body, **({"medagent": extra} if extra else {})}
+    return _body("chat.completion.chunk", id, model, {"delta": delta}, finish)
 
 
 def _body(kind: str, id: str, model: str, said: dict[str, Any], finish: str | None) -> dict[str, Any]:
@@ -284,9 +278,14 @@ def source_line(passage: dict[str, Any]) -> str:
     return ", ".join(parts) or str(passage["id"])
 
 
-def finish_reason(answer: dict[str, Any]) -> str:
+def finish_reason(answer: dict[str, Any] | None) -> str:
     """OpenAI's name for how the answer ended."""
-    return "length" if answer["stop_reason"].startswith("max_") else "stop"
+    return "length" if answer and answer["stop_reason"].startswith("max_") else "stop"
+
+
+def usage_of(answer: dict[str, Any] | None) -> dict[str, int]:
+    """The tokens of an answer; none where no agent was asked."""
+    return answer["usage"] if answer else dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), 0)
 
 
 def error(message: str, kind: str, *, code: str | None = None, param: str | None = None) -> dict[str, Any]:

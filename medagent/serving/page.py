@@ -1,4 +1,4 @@
-"""The page, and what only the page uses: examples, the quiz of its study mode, and reports of wrong answers.
+"""The page, and what only the page uses: examples, and reports of wrong answers.
 
 A reported answer becomes a JSON line; with its `answer` filled in, it is a question for training or evaluation.
 """
@@ -9,31 +9,27 @@ import asyncio
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Response
-from pydantic import BaseModel, Field, ValidationError, model_validator
-from starlette.exceptions import HTTPException
+from fastapi.responses import FileResponse
+from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel, Field, ValidationError
 
 from medagent.errors import ConfigError
-from medagent.evidence.answers import nearest_sentence
-from medagent.evidence.reading import Asked, words_of
-from medagent.evidence.support import content_words
 from medagent.files import append_private
 from medagent.protocol import NOT_ADVICE
 from medagent.retrieval.controls import corpus_of
-from medagent.retrieval.passages import Hit
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
 from medagent.serving.openai_form import MAX_CHARACTERS
-from medagent.types import LETTERS, Question
+from medagent.types import LETTERS
 
 PAGE = Path(__file__).parent / "static"
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 MAX_EXAMPLES = 6
 MAX_SOURCES, OFFERED_SOURCES = 4, 100
 
@@ -43,6 +39,18 @@ class Example(BaseModel):
 
     question: Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
     options: Annotated[list[str], Field(max_length=len(LETTERS))] = []
+
+
+def read_examples(path: Path) -> list[Example]:
+    """The first examples of a JSON-lines file. Raises `ConfigError`."""
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [Example.model_validate_json(line) for line in lines[:MAX_EXAMPLES]]
+    except (OSError, UnicodeDecodeError, ValidationError) as error:
+        raise ConfigError(
+            f"examples {path}: cannot be read ({error}). Give JSON lines such as "
+            '{"question": "What treats gout?", "options": []}.'
+        ) from error
 
 
 def described_corpus(retriever: Retriever) -> dict[str, Any] | None:
@@ -67,114 +75,26 @@ def add_page(
     examples: Sequence[Example],
     corpus: Callable[[], dict[str, Any] | None],
     feedback: bool,
-    quiz: bool,
 ) -> None:
     """Serve the page at "/", its files under "/page/", and the description of the agent that it reads."""
-    files = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES}
-
-    def file(which: str) -> Response:
-        if which not in files:
-            raise HTTPException(404, "there is no such file.")
-        return Response(files[which], media_type=TYPES[Path(which).suffix])
+    app.mount("/page", StaticFiles(directory=PAGE))
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def index() -> Response:
-        return file("index.html")
-
-    @app.get("/page/{which}", include_in_schema=False)
-    async def page(which: str) -> Response:
-        return file(which)
+        return FileResponse(PAGE / "index.html")
 
     @app.get("/v1/agent")
     async def agent() -> dict[str, Any]:
-        """The agent's name, limits and examples, what its corpus covers, whether it takes reports and has a quiz."""
+        """The agent's name, limits and examples, what its corpus covers, and whether it takes reports."""
         return {
             "name": name,
             "max_characters": MAX_CHARACTERS,
             "max_options": len(LETTERS),
             "examples": [example.model_dump() for example in examples],
             "feedback": feedback,
-            "quiz": quiz,
             "corpus": await asyncio.to_thread(corpus),
             "notice": NOT_ADVICE,
         }
-
-
-LOOKED_AT, SHOWN = 10, 2  # passages that are searched for evidence, and those shown
-MAX_ITEMS = 500
-Row = TypeVar("Row", bound=BaseModel)
-
-
-class QuizItem(Example):
-    """A question of the quiz; `answer` is the letter of the right option."""
-
-    options: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=2, max_length=len(LETTERS))]
-    answer: Annotated[str, Field(pattern=r"^[A-J]$")]
-
-    @model_validator(mode="after")
-    def _has_its_answer(self) -> QuizItem:
-        if LETTERS.index(self.answer) >= len(self.options):
-            raise ValueError(f"the answer is {self.answer}, and there are {len(self.options)} options")
-        return self
-
-
-_FILES: dict[type[BaseModel], tuple[str, int, str]] = {  # what a file is called, rows that are read, a row
-    Example: ("examples", MAX_EXAMPLES, '{"question": "What treats gout?", "options": []}'),
-    QuizItem: ("quiz", MAX_ITEMS, '{"question": "What treats gout?", "options": ["rest", "ice"], "answer": "B"}'),
-}
-
-
-class Try(BaseModel):
-    """The letter that somebody chose."""
-
-    choice: Annotated[str, Field(pattern=r"^[A-J]$")]
-
-
-def read_rows(kind: type[Row], path: Path) -> list[Row]:
-    """The first rows of a JSON-lines file: examples, or questions of the quiz. Raises `ConfigError`."""
-    name, most, example = _FILES[kind]
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        return [kind.model_validate_json(line) for line in lines[:most]]
-    except (OSError, UnicodeDecodeError, ValidationError) as error:
-        raise ConfigError(f"{name} {path}: cannot be read ({error}). Give JSON lines such as {example}.") from error
-
-
-def add_quiz(app: FastAPI, items: Sequence[QuizItem], search: Callable[[str, int], Awaitable[list[Hit]]]) -> None:
-    """Serve the questions without their answers, and judge tries."""
-
-    @app.get("/v1/quiz")
-    async def questions() -> dict[str, Any]:
-        """The questions of the quiz, without what is right."""
-        found = [{"id": at, "question": item.question, "options": item.options} for at, item in enumerate(items)]
-        return {"questions": found, "notice": NOT_ADVICE}
-
-    @app.post("/v1/quiz/{number}")
-    async def judged(number: int, body: Try) -> dict[str, Any]:
-        """Whether a try is right, what is right, and the passages of the corpus that say so."""
-        if not 0 <= number < len(items):
-            raise HTTPException(404, "there is no such question.")
-        item = items[number]
-        text = item.options[LETTERS.index(item.answer)]
-        hits = await search(f"{item.question} {text}", LOOKED_AT)
-        return {
-            "right": body.choice == item.answer,
-            "answer": item.answer,
-            "text": text,
-            "evidence": evidence_of(item, text, hits),
-        }
-
-
-def evidence_of(item: QuizItem, text: str, hits: Sequence[Hit]) -> list[dict[str, Any]]:
-    """The passages that contain the right option, those on the question's subject first, with the sentence."""
-    asked = Asked.of(Question("quiz", item.question))
-    wanted = content_words(text)
-    stating = [hit.passage for hit in hits if wanted and wanted <= content_words(hit.passage.indexed_text)]
-    stating.sort(key=lambda passage: -asked.share_in(words_of(passage)))
-    return [
-        {"passage": passage.to_json(), "sentence": list(nearest_sentence(passage.text, text))}
-        for passage in stating[:SHOWN]
-    ]
 
 
 REMEMBERED = 1_000  # answers, of which one may be reported

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import sqlite3
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import anyio
@@ -21,6 +22,7 @@ from medagent.errors import EndpointError, MedagentError
 from medagent.retrieval.errors import RetrievalError
 from medagent.serving import openai_form as openai
 from medagent.serving.admission import Answering, Event, OverloadedError, TooLongError, TooSlowError
+from medagent.serving.forms import AnswerForm, ChatForm, ResponseForm
 
 log = logging.getLogger("medagent.serving")
 CLIENT_LEFT = 499
@@ -93,63 +95,42 @@ async def kept_alive(pieces: AsyncGenerator[str], *, silence_s: float) -> AsyncG
             await pieces.aclose()
 
 
-async def told(
-    answering: Answering, request: Request, id_: str, tell: Callable[[Event], Iterable[str]]
-) -> AsyncGenerator[str]:
-    """The stream of what `tell` writes of each step. The first is the event `id`; the last may be `error`."""
+async def sent(form: AnswerForm, answering: Answering, request: Request, *, streamed: bool | None) -> Response:
+    """The response to a question, at once as a stream or when it is whole."""
+    if streamed:
+        return stream(told(form, answering, request))
+    return JSONResponse(await unless_gone(request, whole(form, answering)))
+
+
+def said(form: ChatForm | ResponseForm, text: str, *, streamed: bool | None) -> Response:
+    """The response to a prompt that no agent is asked for."""
+    pieces = [*form.tell(Event("id", {"id": form.id})), *form.say(text)]
+    return Response("".join(pieces), media_type="text/event-stream") if streamed else JSONResponse(form.whole)
+
+
+async def whole(form: AnswerForm, answering: Answering) -> Any:
+    """The form once it is whole."""
+    async with aclosing(answering.events()) as steps:
+        async for event in steps:
+            deque(form.tell(event), maxlen=0)
+    return form.whole
+
+
+async def told(form: AnswerForm, answering: Answering, request: Request) -> AsyncGenerator[str]:
+    """The stream of the form. The first step is the event `id`; the last may be `error`."""
     steps = answering.events()
     try:
-        for piece in tell(Event("id", {"id": id_})):
+        for piece in form.tell(Event("id", {"id": form.id})):
             yield piece
         async for event in steps:
-            for piece in tell(event):
+            for piece in form.tell(event):
                 yield piece
     except (MedagentError, RetrievalError) as failure:
-        for piece in tell(Event("error", failed(failure, request)[1])):
+        for piece in form.tell(Event("error", failed(failure, request)[1])):
             yield piece
     finally:
         answering.task.cancel()  # where the steps have not begun, closing them does nothing
         await steps.aclose()
-
-
-def chat_chunks(id_: str, model: str, event: Event, *, usage: bool, warnings: list[str]) -> Iterator[str]:
-    """A step in the stream of POST /v1/chat/completions."""
-    if event.kind == "error":
-        yield as_data(event.data)
-    elif event.kind == "id":
-        yield as_data(openai.chunk(id_, model, {"role": "assistant", "content": ""}))
-    elif event.kind != "answer":
-        thought = openai.thought_of(event.data) if event.kind == "turn" else ""
-        delta = {"reasoning_content": thought} if thought else {}
-        yield as_data(openai.chunk(id_, model, delta, extra={event.kind: event.data}))
-    else:
-        answer = event.data
-        yield as_data(openai.chunk(id_, model, {"content": openai.content_of(answer)}))
-        extra = {"answer": answer, "warnings": warnings}
-        yield as_data(openai.chunk(id_, model, {}, finish=openai.finish_reason(answer), extra=extra))
-        if usage:
-            yield as_data(openai.usage_chunk(id_, model, answer["usage"]))
-        yield "data: [DONE]\n\n"
-
-
-def utility_chunks(id_: str, model: str, text: str, *, usage: bool) -> Iterator[str]:
-    """The stream of a utility prompt, which no agent answers."""
-    yield as_data(openai.chunk(id_, model, {"role": "assistant", "content": text}))
-    yield as_data(openai.chunk(id_, model, {}, finish="stop"))
-    if usage:
-        yield as_data(openai.usage_chunk(id_, model, openai.NO_USAGE))
-    yield "data: [DONE]\n\n"
-
-
-async def said(pieces: Iterable[str]) -> AsyncGenerator[str]:
-    """The stream of what no agent is asked for."""
-    for piece in pieces:
-        yield piece
-
-
-def as_data(body: dict[str, Any], event: str = "") -> str:
-    """A server-sent event, which may have a name."""
-    return f"event: {event}\n{as_data(body)}" if event else f"data: {json.dumps(body)}\n\n"
 
 
 def refusal(status: int, message: str, *, param: str | None = None, code: str | None = None) -> JSONResponse:
@@ -208,6 +189,7 @@ def handle_errors(app: FastAPI) -> None:
     app.add_exception_handler(sqlite3.DatabaseError, _on_failure)  # of what only describes the corpus
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(openai.RefusedError, _on_refused)
     app.add_exception_handler(ClientLeftError, lambda request, failure: Response(status_code=CLIENT_LEFT))
 
 
@@ -217,6 +199,11 @@ async def _on_failure(request: Request, failure: Exception) -> Response:
     wait_s = told.retry_after_s if isinstance(told, OverloadedError | EndpointError) else None
     waits = {"Retry-After": str(wait_s)} if wait_s else None
     return JSONResponse(body, status_code=status, headers=waits)
+
+
+async def _on_refused(request: Request, failure: Exception) -> Response:
+    assert isinstance(failure, openai.RefusedError)
+    return refusal(400, str(failure), param=failure.param)
 
 
 async def _on_invalid(request: Request, failure: Exception) -> Response:

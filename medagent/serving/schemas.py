@@ -78,14 +78,6 @@ class QuoteShape(ResponseShape):
     sure: bool
 
 
-class UsageShape(BaseModel):
-    """Tokens read and written."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
 class VerdictShape(ResponseShape):
     """The verdict on the answer, with words of the question that the passages lack, and names near a misspelt one."""
 
@@ -116,7 +108,7 @@ class AnswerShape(ResponseShape):
     removed_citations: int
     logprob: float | None
     stop_reason: Literal["answered", "malformed", "max_turns", "max_turn_tokens", "max_total_tokens", "refused"]
-    usage: UsageShape
+    usage: dict[str, int]
     notice: str
 
 
@@ -128,104 +120,21 @@ class AnswersShape(ResponseShape):
     answer: AnswerShape
 
 
-class StepsShape(ResponseShape):
-    """The extra field `medagent` of a chat completion. `warnings` name what of the request is not used."""
-
-    turns: list[TurnShape]
-    answer: AnswerShape
-    warnings: list[str]
-
-
-class CompletionShape(BaseModel):
-    """A chat completion of OpenAI's API, with the agent's steps in an extra field."""
-
-    id: str
-    object: Literal["chat.completion"]
-    created: int
-    model: str
-    choices: list[dict[str, Any]]
-    usage: UsageShape
-    medagent: StepsShape
-
-
-class CitationShape(ResponseShape):
-    """A passage that is cited by its number in the text, or quoted, and the sentence in question."""
-
-    number: int | None = None
-    id: str
-    title: str = ""
-    source: str = ""
-    date: str = ""
-    url: str = ""
-    kind: str = ""
-    grade: str = ""
-    sentence: str
-
-    @staticmethod
-    def of(row: dict[str, Any]) -> CitationShape:
-        """From an answer's source or quote as plain data."""
-        passage = {"date": str(row["passage"].get("year", "")), **row["passage"], "number": row.get("number")}
-        known = {name: value for name, value in passage.items() if name in CitationShape.model_fields}
-        return CitationShape(**known, sentence=passage["text"][slice(*row["sentence"])].strip())
-
-
-class AskShape(ResponseShape):
-    """The answer of the tool `ask`. If it is `withheld`, it says what the evidence lacks; the corpus is `quoted`."""
-
-    answer: str
-    letter: str | None
-    withheld: bool
-    verdict: VerdictShape
-    citations: list[CitationShape]
-    quoted: list[CitationShape]
-    urgent: str | None
-    asked_as: str | None
-    notice: str
-
-    @staticmethod
-    def of(answer: dict[str, Any]) -> AskShape:
-        """From an answer as plain data."""
-        same = {name: answer[name] for name in ("letter", "withheld", "verdict", "urgent", "asked_as", "notice")}
-        cited, quoted = (list(map(CitationShape.of, answer[name])) for name in ("sources", "quoted"))
-        return AskShape(answer=answer["text"], citations=cited, quoted=quoted, **same)
-
-
-class ErrorDetail(ResponseShape):
-    """The error object of OpenAI's API."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
 class ErrorShape(ResponseShape):
-    """The body of every error."""
+    """The body of every error, as OpenAI's API has it: `message`, `type`, `param` and `code`."""
 
-    error: ErrorDetail
+    error: dict[str, str | None]
 
 
-_FAILURES = {
-    400: "the request is wrong",
-    401: "no known bearer token",
-    404: "no such model",
-    413: "the body is too large",
-    429: "too many questions wait; see Retry-After",
-    500: "the agent failed",
-    502: "the model's server refuses",
-    503: "the corpus cannot be searched now, or the model's server does not answer",
-    504: "the answer took too long",
-}
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": what, "model": ErrorShape} for status, what in _FAILURES.items()
+    "4XX": {"description": "the request is wrong, or too many questions wait (429)", "model": ErrorShape},
+    "5XX": {"description": "the agent, its corpus or its model's server failed", "model": ErrorShape},
 }
 
 
 def answers_with(shape: Any) -> dict[int | str, dict[str, Any]]:
     """The answers of a call that may stream, for FastAPI's `responses`."""
-    texts = {"event": {"type": "string"}, "data": {"type": "string"}}
-    event = {"type": "object", "properties": texts, "required": ["data"]}  # each of the stream
-    streamed: dict[str, Any] = {"text/event-stream": {"schema": event}}
+    streamed = {"text/event-stream": {"schema": {"type": "string"}}}
     return {**ERRORS, 200: {"description": "the answer, or its steps as events", "model": shape, "content": streamed}}
 
 

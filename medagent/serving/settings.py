@@ -57,11 +57,8 @@ class PageSettings:
 
     Args:
         examples: JSON lines of questions that the page offers. By default it is examples.jsonl in the agent's folder.
-        quiz: JSON lines with question, options and the letter of the right one, for the page's study mode. By default
-            quiz.jsonl in the agent's folder.
         feedback: File to which answers are written that people report as wrong, with their whole rollouts.
     """
 
     examples: str | None = None
-    quiz: str | None = None
     feedback: str | None = None

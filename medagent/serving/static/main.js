@@ -4,7 +4,6 @@ import { byId, make } from "./dom.js";
 import { bindPassageToHistory } from "./card.js";
 import { Entry } from "./entry.js";
 import { asMarkdown, save, sessionAsMarkdown, toClipboard } from "./markdown.js";
-import { Quiz } from "./quiz.js";
 import { about, ask, Failure, keepToken, report } from "./stream.js";
 
 const KEPT = "medagent-history";
@@ -181,7 +180,6 @@ async function introduce() {
   }
   document.title = agent.name;
   keepsReports = agent.feedback;
-  byId("study").hidden = !agent.quiz;
   byId("question").maxLength = agent.max_characters;
   document.querySelector("h1").textContent = agent.name;
   const examples = agent.examples.map(({ question, options }) => {
@@ -235,21 +233,6 @@ byId("forget").addEventListener("click", () => {
   remember();
   show(running?.entry ?? null);
   byId("question").focus();
-});
-let quiz = null;
-byId("study").addEventListener("click", async () => {
-  const studies = byId("quiz").hidden;
-  for (const id of ["ask", "entry"]) byId(id).hidden = studies;
-  byId("quiz").hidden = !studies;
-  byId("study").textContent = studies ? "Ask" : "Study";
-  if (!studies || quiz) return;
-  quiz = new Quiz();
-  try {
-    await quiz.open();
-  } catch (error) {
-    quiz = null;
-    byId("quiz").replaceChildren(make("p", { className: "wrong", role: "alert" }, error.message));
-  }
 });
 byId("find").addEventListener("input", () => show(shown));
 byId("save-text").addEventListener("click", () => save("medagent.md", sessionAsMarkdown(entries.map((each) => each.record)), "text/markdown"));

@@ -35,15 +35,6 @@ export async function about() {
   return answer.json();
 }
 
-/** The questions of the quiz. */
-export const quizQuestions = async () => (await reach("v1/quiz", { headers: headers() })).json();
-
-/** Try a question of the quiz; gives whether it is right, what is, and the evidence. */
-export async function tryQuiz(id, choice) {
-  const request = { method: "POST", headers: headers(), body: JSON.stringify({ choice }) };
-  return (await reach(`v1/quiz/${id}`, request)).json();
-}
-
 /** Report an answer as wrong; false where the service keeps no reports. */
 export async function report({ id }) {
   try {

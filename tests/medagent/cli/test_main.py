@@ -146,10 +146,10 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch, capsys) -> None:
 
 
 def test_files_of_the_page_are_also_given_without_their_group() -> None:
-    assert with_flags_said(["serve", "--feedback", "f", "--quiz=q"]) == [
+    assert with_flags_said(["serve", "--feedback", "f", "--examples=q"]) == [
         "serve",
         "--page.feedback",
         "f",
-        "--page.quiz=q",
+        "--page.examples=q",
     ]
     assert with_flags_said(["ask", "--feedback", "f"]) == ["ask", "--feedback", "f"]

@@ -14,7 +14,7 @@ from medagent.errors import ConfigError, InputError
 from medagent.retrieval.opening import open_index
 from medagent.serving.background import trim_memory
 from medagent.serving.middleware import digest, read_api_key_hashes
-from medagent.serving.page import Example, read_rows
+from medagent.serving.page import read_examples
 from medagent.serving.settings import AdmissionLimits
 
 
@@ -28,7 +28,7 @@ def test_wrong_settings_are_refused_before_anything_is_loaded(tmp_path: Path) ->
         AdmissionLimits(max_running=0)
     (tmp_path / "examples").write_text('{"question": ""}')
     with pytest.raises(ConfigError, match=r"examples .*cannot be read"):
-        read_rows(Example, tmp_path / "examples")
+        read_examples(tmp_path / "examples")
     for given, wanted in (
         ({"engine": "servers"}, "0 servers"),
         ({"engine": "vllm", "servers": ["http://a/v1"]}, "1 servers"),

@@ -117,14 +117,13 @@ def test_running_answers_end_with_the_agent_they_began_with(tokenizer: Any) -> N
     async def run() -> None:
         old, new = Leaving(tokenizer), ScriptedPolicy(tokenizer, lambda read, turn: "<answer> new</answer>")
         admission = Admission(Agent(old, Corpus()), check=EVERY)
-        before = asyncio.create_task(admission.start(JOB).whole())
+        before = admission.start(JOB).task
         await holds(lambda: old.opened > 0)
         await admission.replace(Agent(new, Corpus()))
-        _, after = await admission.start(JOB).whole()
-        assert after["text"] == "new"
+        assert (await admission.start(JOB).task).text == "new"
         assert not old.disconnected
         old.allow(2)
-        assert (await before)[1]["text"] == "colchicine [1]"
+        assert (await before).text == "colchicine [1]"
         assert old.disconnected
         assert "medagent_agents_replaced_total 1" in admission.prometheus()
 
@@ -135,7 +134,7 @@ def test_waiting_clients_learn_their_place_and_get_keep_alives(tokenizer: Any) -
     async def run() -> None:
         slow = Stepwise(tokenizer)
         admission = Admission(Agent(slow, Corpus()), AdmissionLimits(max_running=1))
-        first = asyncio.create_task(admission.start(JOB).whole())
+        first = admission.start(JOB).task
         await holds(lambda: slow.opened > 0)
         events = []
 
@@ -189,7 +188,7 @@ def test_a_burst_beyond_the_places_is_refused_and_waiters_go_in_order(tokenizer:
         ended: list[int] = []
 
         async def ask(number: int) -> None:
-            await admission.start(JOB).whole()
+            await admission.start(JOB).task
             ended.append(number)
 
         asked = [asyncio.create_task(ask(number)) for number in range(10)]
@@ -218,7 +217,7 @@ def test_a_place_given_to_a_client_that_left_passes_to_the_next(tokenizer: Any) 
             await asyncio.sleep(0)
         leaving.task.cancel()  # ... and before it is taken
         slow.allow(2)
-        assert (await asyncio.wait_for(last.whole(), 5))[1]["text"] == "colchicine [1]"
+        assert (await asyncio.wait_for(last.task, 5)).text == "colchicine [1]"
         assert (admission.running, admission.waiting) == (0, 0)
         assert admission.outcomes == {"left": 3, "answered": 1}
 

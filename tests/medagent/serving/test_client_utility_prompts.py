@@ -50,7 +50,7 @@ def test_other_utility_prompts_have_their_shape(policy: Any) -> None:
         body, streamed = chat(policy, asked).json(), chat(policy, asked, stream=True).text.split("\n\n")
         assert "medagent" not in body
         text = body["choices"][0]["message"]["content"]
-        assert json.loads(streamed[0].removeprefix("data: "))["choices"][0]["delta"]["content"] == text
+        assert json.loads(streamed[1].removeprefix("data: "))["choices"][0]["delta"]["content"] == text
         return text
 
     task = "### Task:\n"

@@ -73,20 +73,10 @@ def test_an_answer_has_markdown_and_structured_content_of_the_declared_schema(mo
         assert not found.is_error
         told = found.structured_content
         jsonschema.validate(told, tool.output_schema)
-        assert told["answer"] == "colchicine [1]"
-        assert told["citations"] == [
-            {
-                "number": 1,
-                "id": "p1",
-                "title": "gout",
-                "source": "guide",
-                "date": "2024-02",
-                "url": "https://example.org",
-                "kind": "recommendation",
-                "grade": "B",
-                "sentence": "The first-line drug for gout is colchicine.",
-            }
-        ]
+        assert told["text"] == "colchicine [1]"
+        (cited,) = told["sources"]
+        assert (cited["number"], cited["passage"]) == (1, GRADED.to_json())
+        assert GRADED.text[slice(*cited["sentence"])].strip() == "The first-line drug for gout is colchicine."
         assert (told["verdict"]["kind"], told["withheld"], told["urgent"]) == ("stated", False, None)
         assert told["notice"] == NOT_ADVICE
         assert found.content[0].text.startswith("colchicine [1]\n\nStated in [1].")
@@ -136,8 +126,11 @@ def test_a_withheld_answer_and_an_emergency_are_told(mode: str, revision: str) -
             asked = "I have crushing chest pain. What is the first-line drug for gout?"
             told = (await opened.call_tool("ask", {"question": asked})).structured_content
         assert told["withheld"]
-        assert told["citations"] == []
-        assert told["quoted"][0]["sentence"] == "The first-line drug for gout is colchicine."
+        assert told["sources"] == []
+        assert (
+            told["quoted"][0]["passage"]["text"][slice(*told["quoted"][0]["sentence"])].strip()
+            == "The first-line drug for gout is colchicine."
+        )
         assert told["urgent"]
 
     policy = ScriptedPolicy(byte_tokenizer(), lambda read, turn: "<answer> demoxetine [1]</answer>")

@@ -11,7 +11,6 @@ import pytest
 from medagent.retrieval.bibliography import Bibliography
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.passages import Hit, Passage
-from medagent.serving.page import QuizItem
 from tests.medagent.serving.page_visit import QUESTION, Visit
 from tests.medagent.serving.support import soon
 
@@ -116,25 +115,6 @@ def test_paper_is_light_and_text_has_its_own_direction(visit: Visit) -> None:
     assert sum(channels) < 200
 
 
-STUDY = [QuizItem(question=QUESTION, options=["insulin", "colchicine"], answer="B")]
-
-
-@pytest.mark.parametrize("visit", [{"quiz": STUDY}], indirect=True)
-def test_study_mode_brings_a_wrong_question_back(visit: Visit) -> None:
-    page = visit.page
-    page.get_by_role("button", name="Study").click()
-    page.get_by_role("button", name="(A) insulin").click()
-    expect(page.get_by_text("Not right: it is (B) colchicine")).to_be_visible()
-    expect(page.get_by_role("list", name="Evidence")).to_contain_text("The first-line drug is colchicine.")
-    page.get_by_role("button", name="Next question").click()
-    page.get_by_role("button", name="(B) colchicine").click()
-    expect(page.get_by_text("Right", exact=True)).to_be_visible()
-    page.get_by_role("button", name="Next question").click()
-    expect(page.get_by_text("All questions are answered rightly. Right: 1 of 2.")).to_be_visible()
-    page.get_by_role("button", name="Ask", exact=True).first.click()
-    expect(page.get_by_label("Your question")).to_be_visible()
-
-
 def test_a_search_is_limited_to_a_source_and_years(visit: Visit) -> None:
     page, corpus, asked = visit.page, visit.app.state.corpus, []
 
@@ -144,7 +124,7 @@ def test_a_search_is_limited_to_a_source_and_years(visit: Visit) -> None:
 
     corpus.search_where = search_where
     known = {"passages": 3, "names": ["WHO", "Gut"], "sources": ["WHO"], "more_sources": 1, "years": [1999, 2021]}
-    about = {"name": "medagent", "max_characters": 100, "examples": [], "feedback": False, "quiz": False}
+    about = {"name": "medagent", "max_characters": 100, "examples": [], "feedback": False}
     page.route("**/v1/agent", lambda route: route.fulfill(json={**about, "corpus": known}))
     page.reload()
     page.get_by_text("Limit the search").click()

@@ -16,10 +16,10 @@ from medagent.policies.scripted import ScriptedPolicy
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.passages import Hit, Passage
 from medagent.serving.openai_form import content_of, escaped
-from medagent.serving.page import Feedback, QuizItem, read_rows
+from medagent.serving.page import MAX_EXAMPLES, Example, Feedback, read_examples
 from medagent.serving.rewriting import ModelRewriter
 from medagent.serving.settings import AdmissionLimits
-from tests.medagent.serving.support import CHAT, GOUT, Corpus, Stepwise, call, chat, client_of, events, holds, says
+from tests.medagent.serving.support import CHAT, Corpus, Stepwise, call, chat, client_of, events, holds, says
 from tests.recording import Finds
 
 ASKED = {"role": "user", "content": "What treats gout?"}
@@ -228,35 +228,13 @@ def test_an_unknown_filter_is_refused(policy: Any) -> None:
         assert (found.status_code, found.json()["error"]["param"]) == (400, param)
 
 
-ITEMS = [
-    QuizItem(question="What treats gout?", options=["insulin", "colchicine"], answer="B"),
-    QuizItem(question="What treats measles?", options=["rest", "colchicine"], answer="A"),
-]
-
-
-def test_questions_come_without_answers_and_tries_are_judged(policy: Any) -> None:
-    settings = {"quiz": ITEMS}
-    listed = call(policy, "GET", "/v1/quiz", settings=settings).json()["questions"]
-    assert listed[0] == {"id": 0, "question": "What treats gout?", "options": ["insulin", "colchicine"]}
-    wrong = call(policy, "POST", "/v1/quiz/0", settings=settings, json={"choice": "A"}).json()
-    assert (wrong["right"], wrong["answer"], wrong["text"]) == (False, "B", "colchicine")
-    start, end = wrong["evidence"][0]["sentence"]
-    assert GOUT.text[start:end].strip() == "The first-line drug is colchicine."
-    right = call(policy, "POST", "/v1/quiz/1", settings=settings, json={"choice": "A"}).json()
-    assert (right["right"], right["evidence"]) == (True, []), "no passage has the words of the right option"
-    for number, body, status in ((2, {"choice": "A"}, 404), (0, {"choice": "Z"}, 400), (0, {}, 400)):
-        assert call(policy, "POST", f"/v1/quiz/{number}", settings=settings, json=body).status_code == status
-    assert call(policy, "GET", "/v1/quiz").status_code == 404
-    assert call(policy, "GET", "/v1/agent", settings=settings).json()["quiz"]
-
-
-def test_a_file_of_the_quiz_is_checked(tmp_path: Path) -> None:
-    file = tmp_path / "quiz.jsonl"
-    file.write_text("".join(item.model_dump_json() + "\n" for item in ITEMS))
-    assert read_rows(QuizItem, file) == ITEMS
-    for wrong in ('{"question": "x", "options": ["a", "b"], "answer": "C"}', '{"question": "x"}', "no JSON"):
+def test_a_file_of_examples_is_checked(tmp_path: Path) -> None:
+    file = tmp_path / "examples.jsonl"
+    file.write_text('{"question": "What treats gout?"}\n\n' * 9)
+    assert read_examples(file) == [Example(question="What treats gout?")] * MAX_EXAMPLES
+    for wrong in ('{"question": ""}', '{"options": []}', "no JSON"):
         file.write_text(wrong)
         with pytest.raises(ConfigError, match="cannot be read"):
-            read_rows(QuizItem, file)
+            read_examples(file)
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_rows(QuizItem, tmp_path / "missing")
+        read_examples(tmp_path / "missing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from medagent.retrieval.passages import Hit, Passage
 from medagent.serving import app as service
 from medagent.serving.app import make_app
 from medagent.serving.middleware import digest
+from medagent.serving.openai_form import ChatMessage
 from medagent.types import Limits
 from tests.medagent.serving.support import Corpus, Stepwise, call, client_of, events, holds, says, served
 
@@ -174,6 +176,19 @@ def test_the_newest_responses_are_kept_for_the_token_that_asked(monkeypatch: pyt
         assert [opened.responses.retrieve(id_).id for id_ in ids[1:]] == ids[1:]
         with pytest.raises(openai.NotFoundError):
             opened.with_options(api_key="yours").responses.retrieve(ids[2])
+        for _ in range(3):
+            opened.with_options(api_key="yours").responses.create(model="medagent", input=ASKED)
+        assert opened.responses.retrieve(ids[2]).id == ids[2], "what others ask pushes nothing out"
+
+
+def test_a_response_that_is_kept_does_not_keep_the_messages_of_its_request(policy: Any) -> None:
+    with TestClient(make_app(Agent(policy, Corpus())), base_url="http://localhost") as opened:
+        said = [{"role": "assistant", "content": "zorb"}] * 7
+        asked = {**BODY, "input": [*said, {"role": "user", "content": ASKED}]}
+        id_ = opened.post("/v1/responses", json=asked).json()["id"]
+        gc.collect()
+        assert not [each for each in gc.get_objects() if isinstance(each, ChatMessage) and each.content == "zorb"]
+        assert opened.get(f"/v1/responses/{id_}").status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
-"""OpenAI's Responses API, as far as an agent supports it: a request, a response, and the events of its stream."""
+"""The steps of an answer as each API sends them: the pieces of a stream, and the whole. The Responses API's request."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -13,7 +13,6 @@ from pydantic import Field, field_validator, model_validator
 
 from medagent.serving import openai_form as openai
 from medagent.serving.admission import Event
-from medagent.serving.responses import as_data
 
 PARAMS = {"messages": "input", "response_format": "text.format"}  # what chat completions call otherwise
 COUNTS = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens", "total_tokens": "total_tokens"}
@@ -24,6 +23,7 @@ DETAILS = {
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
 ]
+REPEATED = {"instructions", "metadata", "previous_response_id", "temperature", "store"}
 ATTRIBUTES, MAX_ATTRIBUTE = ("source", "date", "section", "kind", "grade"), 512  # of a passage; characters
 
 
@@ -66,20 +66,79 @@ def _message(item: Any) -> Any:
     return {"role": "user", "content": [item]} if str(item.get("type")).startswith("input_") else {"role": "tool"}
 
 
-@dataclass
-class ResponseForm:
-    """A response that grows with the steps of an answer, and is `whole` at the end.
+def as_data(body: dict[str, Any], event: str = "") -> str:
+    """A server-sent event, which may have a name."""
+    return f"event: {event}\n{as_data(body)}" if event else f"data: {json.dumps(body)}\n\n"
 
-    Each search is a `file_search_call`, and each citation an annotation of the message.
-    """
+
+@dataclass(kw_only=True)
+class AnswerForm:
+    """POST /v1/answers: each step is an event of its kind. The last one makes it `whole`."""
 
     id: str
-    model: str
-    request: ResponsesRequest
-    created_at: int = field(default_factory=lambda: int(time.time()))
-    output: list[dict[str, Any]] = field(default_factory=list)
     turns: list[dict[str, Any]] = field(default_factory=list)
     whole: dict[str, Any] | None = None
+
+    def tell(self, event: Event) -> Iterator[str]:
+        """The pieces of the stream for one step."""
+        if event.kind == "turn":
+            self.turns.append(event.data)
+        elif event.kind == "answer":
+            self.whole = {"id": self.id, "turns": self.turns, "answer": event.data}
+        yield as_data(event.data, event.kind)
+
+
+@dataclass(kw_only=True)
+class ChatForm(AnswerForm):
+    """POST /v1/chat/completions, with the steps in the extra field `medagent`."""
+
+    model: str
+    warnings: list[str]
+    tells_usage: bool
+
+    def tell(self, event: Event) -> Iterator[str]:
+        """The chunks of one step."""
+        if event.kind == "error":
+            yield as_data(event.data)
+        elif event.kind == "id":
+            yield self._chunk({"role": "assistant", "content": ""})
+        elif event.kind == "answer":
+            yield from self.say(openai.content_of(event.data), event.data)
+        else:
+            delta = {}
+            if event.kind == "turn":
+                self.turns.append(event.data)
+                delta = {"reasoning_content": thought} if (thought := openai.thought_of(event.data)) else {}
+            yield self._chunk(delta, medagent={event.kind: event.data})
+
+    def say(self, text: str, answer: dict[str, Any] | None = None) -> Iterator[str]:
+        """The chunks of the text, with which the completion ends. Without an `answer` no agent was asked for it."""
+        told = {"answer": answer, "warnings": self.warnings}
+        finish, usage = openai.finish_reason(answer), openai.usage_of(answer)
+        whole = {"medagent": {"turns": self.turns, **told}} if answer else {}
+        self.whole = openai.completion(self.id, self.model, text, finish=finish, usage=usage, **whole)
+        yield self._chunk({"content": text})
+        yield self._chunk({}, finish, **({"medagent": told} if answer else {}))
+        if self.tells_usage:
+            yield as_data(openai.usage_chunk(self.id, self.model, usage))
+        yield "data: [DONE]\n\n"
+
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None, **extra: Any) -> str:
+        return as_data({**openai.chunk(self.id, self.model, delta, finish=finish), **extra})
+
+
+@dataclass(kw_only=True)
+class ResponseForm(AnswerForm):
+    """POST /v1/responses: each search is a `file_search_call`, and each citation an annotation of the message.
+
+    `asked` are the fields of the request that the response repeats.
+    """
+
+    model: str
+    warnings: list[str]
+    asked: dict[str, Any]
+    created_at: int = field(default_factory=lambda: int(time.time()))
+    output: list[dict[str, Any]] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=count)
 
     def tell(self, event: Event) -> Iterator[str]:
@@ -116,21 +175,15 @@ class ResponseForm:
         yield from self._item(
             "msg", item, {"content": []}, [(kind, {"content_index": 0, **more}) for kind, more in steps]
         )
-        usage = answer["usage"] if answer else openai.NO_USAGE
+        finish, usage = openai.finish_reason(answer), openai.usage_of(answer)
         more: dict[str, Any] = {"usage": {**DETAILS, **{name: usage[other] for name, other in COUNTS.items()}}}
         if answer:
-            more["medagent"] = {"turns": self.turns, "answer": answer, "warnings": openai.unused(self.request)}
-        state = "completed"
-        if answer and openai.finish_reason(answer) == "length":
-            state, more["incomplete_details"] = "incomplete", {"reason": "max_output_tokens"}
+            more["medagent"] = {"turns": self.turns, "answer": answer, "warnings": self.warnings}
+        if finish == "length":
+            more["incomplete_details"] = {"reason": "max_output_tokens"}
+        state = "incomplete" if finish == "length" else "completed"
         self.whole = self._response(state, **more)
         yield self._event(state, response=self.whole)
-
-    def of(self, turns: Sequence[dict[str, Any]], answer: dict[str, Any]) -> dict[str, Any] | None:
-        """The response of an answer that is made."""
-        for event in (*(Event("turn", turn) for turn in turns), Event("answer", answer)):
-            deque(self.tell(event), maxlen=0)
-        return self.whole
 
     def _item(
         self, prefix: str, item: dict[str, Any], begun: dict[str, Any], steps: Sequence[tuple[str, dict[str, Any]]]
@@ -149,13 +202,12 @@ class ResponseForm:
         return as_data({"type": kind, "sequence_number": next(self.numbers), **more}, kind)
 
     def _response(self, status: str, **more: Any) -> dict[str, Any]:
-        asked = {"instructions", "metadata", "previous_response_id", "temperature", "store"}
         return {
             "id": self.id,
             "created_at": self.created_at,
             "model": self.model,
             "status": status,
-            **self.request.model_dump(include=asked),
+            **self.asked,
             "object": "response",
             "tools": [],
             "tool_choice": "auto",
