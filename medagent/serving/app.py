@@ -17,6 +17,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from medagent.agent import Agent, Job
 from medagent.evidence.answers import asking_back
 from medagent.evidence.check import EvidenceCheck
+from medagent.protocol import NOT_ADVICE
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import Filter
 from medagent.serving import openai_form as openai
@@ -33,7 +34,7 @@ from medagent.serving.responses import ModelError, handle_errors, refusal, said,
 from medagent.serving.rewriting import Rewriter, rewrite_by_rules
 from medagent.serving.schemas import ERRORS, AnswerRequest, AnswersShape, answers_with
 from medagent.serving.settings import LOOPBACK, AdmissionLimits
-from medagent.types import Question
+from medagent.types import LETTERS, Question
 
 MAX_KEPT = 500  # responses of one token
 
@@ -64,7 +65,7 @@ def make_app(
         Probe("the corpus cannot be searched", partial(admission.search, QUERY, 1)),
         Probe("the model's server cannot be asked", lambda: check_model(admission.agent.policy), every_s=3.0),
     )
-    service = Service(admission, name, rewriter, feedback, engine_lives, probes)
+    service = Service(admission, name, rewriter, examples, feedback, engine_lives, probes)
     try:
         sessions, no_mcp = ask_sessions(name, service.begin), ""
     except RetrievalError as missing:
@@ -87,14 +88,8 @@ def make_app(
     app.add_middleware(Guards, tokens=tokens, max_body_bytes=max_body_bytes, hosts=hosts)
     service.add_to(app)
     if sessions:  # nothing is sent but answers, so there is no stream to GET
-        app.add_route(PATH, sessions.asgi_app, methods=["POST", "DELETE"])
-    add_page(
-        app,
-        name=name,
-        examples=examples,
-        corpus=lambda: described_corpus(admission.agent.retriever),
-        feedback=bool(feedback),
-    )
+        app.add_route(PATH, sessions, methods=["POST", "DELETE"])
+    add_page(app)
     handle_errors(app)
     return app
 
@@ -106,6 +101,7 @@ class Service:
     admission: Admission
     name: str
     rewriter: Rewriter
+    examples: Sequence[Example]
     feedback: Feedback | None
     engine_lives: Callable[[], bool]
     probes: Sequence[Probe]
@@ -119,6 +115,7 @@ class Service:
         app.post("/v1/chat/completions", responses=answers_with(dict[str, Any]))(self.chat)
         app.post("/v1/responses", responses=answers_with(dict[str, Any]))(self.respond)
         app.get("/v1/responses/{id}", responses=ERRORS)(self.response)
+        app.get("/v1/agent")(self.agent)
         app.get("/v1/models")(self.models)
         app.get("/v1/models/{model:path}", responses=ERRORS)(self.model)
         app.get("/healthz")(self.healthz)
@@ -196,6 +193,18 @@ class Service:
         if form is None or form.whole is None:
             return refusal(404, f"Response with id {id!r} not found. Only the newest are kept, in memory.")
         return JSONResponse(form.whole)
+
+    async def agent(self) -> dict[str, Any]:
+        """The agent's name, limits and examples, what its corpus covers, and whether it takes reports."""
+        return {
+            "name": self.name,
+            "max_characters": openai.MAX_CHARACTERS,
+            "max_options": len(LETTERS),
+            "examples": [example.model_dump() for example in self.examples],
+            "feedback": self.feedback is not None,
+            "corpus": await asyncio.to_thread(described_corpus, self.admission.agent.retriever),
+            "notice": NOT_ADVICE,
+        }
 
     async def models(self) -> dict[str, Any]:
         """The agent, as OpenAI's API lists models."""

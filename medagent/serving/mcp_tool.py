@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
 from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
 
 from medagent.errors import MedagentError
 from medagent.protocol import NOT_ADVICE
@@ -26,8 +30,28 @@ DESCRIPTION = (
 )
 
 
-def ask_sessions(name: str, begin: Callable[[AnswerRequest, Request], Awaitable[tuple[AnswerForm, Answering]]]) -> Any:
-    """The sessions of MCP clients, with an `asgi_app` (official SDK); `begin` begins to answer.
+@dataclass
+class AskSessions:
+    """The sessions of MCP clients: an ASGI app while they `run`, which may be more than once."""
+
+    new_manager: Callable[[], Any]
+    manager: Any = None
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        """Let clients open sessions until the end of the context."""
+        self.manager = self.new_manager()
+        async with self.manager.run():
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.manager.asgi_app(scope, receive, send)
+
+
+def ask_sessions(
+    name: str, begin: Callable[[AnswerRequest, Request], Awaitable[tuple[AnswerForm, Answering]]]
+) -> AskSessions:
+    """The sessions that offer the tool; `begin` begins to answer.
 
     Raises:
         RetrievalError: the package is not installed.
@@ -66,6 +90,5 @@ def ask_sessions(name: str, begin: Callable[[AnswerRequest, Request], Awaitable[
         content = types.TextContent(type="text", text=text)
         return types.CallToolResult(content=[content], structured_content=told, is_error=told is None)
 
-    return StreamableHTTPSessionManager(
-        Server[Any](name, instructions=DESCRIPTION, on_list_tools=list_tools, on_call_tool=call_tool)
-    )
+    server = Server[Any](name, instructions=DESCRIPTION, on_list_tools=list_tools, on_call_tool=call_tool)
+    return AskSessions(partial(StreamableHTTPSessionManager, server))

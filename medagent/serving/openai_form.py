@@ -18,6 +18,7 @@ from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.mcp_server import WHERE
 from medagent.retrieval.passage_kinds import kind_line
+from medagent.retrieval.passages import replace_surrogates
 from medagent.serving.client_utility_prompts import utility_answer, without_talk
 from medagent.untrusted_text import is_blank
 
@@ -74,9 +75,9 @@ class ChatMessage(BaseModel):
 
     @property
     def text(self) -> str:
-        """The message as one text."""
+        """The message as one text; half a character, which no answer can repeat, becomes a question mark."""
         parts = [self.content] if isinstance(self.content, str) else [part.text for part in self.content or ()]
-        return "\n".join(parts).strip()
+        return replace_surrogates("\n".join(parts).strip())
 
     @property
     def attachments(self) -> list[str]:

@@ -5,11 +5,9 @@ A reported answer becomes a JSON line; with its `answer` filled in, it is a ques
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +20,6 @@ from pydantic import BaseModel, Field, ValidationError
 
 from medagent.errors import ConfigError
 from medagent.files import append_private
-from medagent.protocol import NOT_ADVICE
 from medagent.retrieval.controls import corpus_of
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
@@ -68,33 +65,13 @@ def described_corpus(retriever: Retriever) -> dict[str, Any] | None:
     }
 
 
-def add_page(
-    app: FastAPI,
-    *,
-    name: str,
-    examples: Sequence[Example],
-    corpus: Callable[[], dict[str, Any] | None],
-    feedback: bool,
-) -> None:
-    """Serve the page at "/", its files under "/page/", and the description of the agent that it reads."""
+def add_page(app: FastAPI) -> None:
+    """Serve the page at "/", and its files under "/page/"."""
     app.mount("/page", StaticFiles(directory=PAGE))
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def index() -> Response:
         return FileResponse(PAGE / "index.html")
-
-    @app.get("/v1/agent")
-    async def agent() -> dict[str, Any]:
-        """The agent's name, limits and examples, what its corpus covers, and whether it takes reports."""
-        return {
-            "name": name,
-            "max_characters": MAX_CHARACTERS,
-            "max_options": len(LETTERS),
-            "examples": [example.model_dump() for example in examples],
-            "feedback": feedback,
-            "corpus": await asyncio.to_thread(corpus),
-            "notice": NOT_ADVICE,
-        }
 
 
 REMEMBERED = 1_000  # answers, of which one may be reported
@@ -136,7 +113,7 @@ class Feedback:
     def write(self, report: Report) -> bool:
         """Append a report; false where the answer is no longer remembered."""
         with self._lock:
-            found = self._answers.pop(report.id, None)  # one report of each, so that nobody fills the disk with one
+            found = self._answers.get(report.id)
             if found is None:
                 return False
             line = {
@@ -151,4 +128,5 @@ class Feedback:
                 "turns": found["turns"],
             }
             append_private(self.path, json.dumps(line, ensure_ascii=False) + "\n")
+            del self._answers[report.id]  # one report of each, so that nobody fills the disk with one
             return True

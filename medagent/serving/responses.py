@@ -187,6 +187,7 @@ def handle_errors(app: FastAPI) -> None:
     app.add_exception_handler(MedagentError, _on_failure)
     app.add_exception_handler(RetrievalError, _on_failure)
     app.add_exception_handler(sqlite3.DatabaseError, _on_failure)  # of what only describes the corpus
+    app.add_exception_handler(OSError, _on_failure)  # a report on a full disk
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(openai.RefusedError, _on_refused)

@@ -59,7 +59,7 @@ class ModelRewriter:
 
     model: Policy | None = None
     timeout_s: float = 15.0
-    _places: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = field(default_factory=dict, repr=False)
+    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), repr=False)
 
     async def __call__(self, questions: Sequence[str], policy: Policy) -> str:
         """The last of `questions`, completed."""
@@ -80,7 +80,7 @@ class ModelRewriter:
         return accepted(reply, questions) or ruled
 
     async def _reply(self, questions: Sequence[str], model: Policy) -> str:
-        async with self._room():
+        async with self._places:
             session = model.open(seed=0, temperature=0.0, blocks=())
             try:
                 session.append(prompt(model.tokenizer, questions))
@@ -88,13 +88,6 @@ class ModelRewriter:
             finally:
                 session.close()
         return "" if turn.stop is TurnStop.LENGTH else turn.text
-
-    def _room(self) -> asyncio.Semaphore:
-        """The places of the running event loop."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._places:
-            self._places = {loop: asyncio.Semaphore(AT_ONCE)}
-        return self._places[loop]
 
 
 def prompt(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str]) -> list[int]:

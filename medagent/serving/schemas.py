@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from medagent.evidence.kinds import EvidenceKind
+from medagent.retrieval.passages import replace_surrogates
 from medagent.serving.openai_form import MAX_CHARACTERS, MAX_EARLIER, WhereText
 from medagent.types import LETTERS
 from medagent.untrusted_text import is_blank
@@ -42,23 +43,6 @@ class PassageShape(ResponseShape):
     notices: list[str] = []
     kind: Literal["recommendation", "boxed warning", "table", "narrative"] = "narrative"
     grade: str = ""
-
-
-class ShownShape(ResponseShape):
-    """A passage under the number by which the agent saw it."""
-
-    number: int
-    score: float
-    passage: PassageShape
-
-
-class TurnShape(ResponseShape):
-    """The agent's thought and query, the words of it that were replaced, and the passages that it was shown."""
-
-    thought: str
-    query: str | None
-    replaced: dict[str, list[str]]
-    passages: list[ShownShape]
 
 
 class SourceShape(ResponseShape):
@@ -113,10 +97,13 @@ class AnswerShape(ResponseShape):
 
 
 class AnswersShape(ResponseShape):
-    """The response of POST /v1/answers."""
+    """The response of POST /v1/answers.
+
+    A turn has the `thought`, the `query`, the words of it that were `replaced`, and the numbered `passages` it found.
+    """
 
     id: str
-    turns: list[TurnShape]
+    turns: list[dict[str, Any]]
     answer: AnswerShape
 
 
@@ -134,7 +121,8 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 def answers_with(shape: Any) -> dict[int | str, dict[str, Any]]:
     """The answers of a call that may stream, for FastAPI's `responses`."""
-    streamed = {"text/event-stream": {"schema": {"type": "string"}}}
+    event = {"type": "object", "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}
+    streamed = {"text/event-stream": {"schema": event}}
     return {**ERRORS, 200: {"description": "the answer, or its steps as events", "model": shape, "content": streamed}}
 
 
@@ -165,7 +153,8 @@ class AskRequest(BaseModel):
     @field_validator("earlier")
     @classmethod
     def _last_few(cls, value: list[str]) -> list[str]:
-        return [text for text in value if len(text) <= MAX_CHARACTERS and not is_blank(text)][-MAX_EARLIER:]
+        few = [text for text in value if len(text) <= MAX_CHARACTERS and not is_blank(text)][-MAX_EARLIER:]
+        return [replace_surrogates(text) for text in few]
 
 
 class AnswerRequest(AskRequest):

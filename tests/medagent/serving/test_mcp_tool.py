@@ -12,6 +12,7 @@ import anyio
 import httpx
 import jsonschema
 import pytest
+from starlette.testclient import TestClient
 
 from medagent.agent import Agent
 from medagent.evidence.check import EvidenceCheck
@@ -223,6 +224,14 @@ def test_a_failure_names_no_secret(mode: str, revision: str) -> None:
     assert found.is_error
     assert "the corpus cannot be searched now" in found.content[0].text
     assert "secret" not in json.dumps(found.model_dump(mode="json"))
+
+
+def test_a_service_that_is_started_again_answers_again() -> None:
+    app = service()
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    for _ in range(2):
+        with TestClient(app, base_url="http://localhost") as opened:
+            assert opened.post("/mcp", json=asked, headers={"Accept": "application/json"}).status_code < 500
 
 
 def test_without_the_package_the_service_serves_the_rest(monkeypatch: pytest.MonkeyPatch, policy: Any) -> None:

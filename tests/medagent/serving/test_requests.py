@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
+from medagent.agent import Agent
 from medagent.errors import ConfigError
 from medagent.evidence.check import EvidenceCheck
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.passages import Hit, Passage
+from medagent.serving.app import make_app
 from medagent.serving.openai_form import content_of, escaped
 from medagent.serving.page import MAX_EXAMPLES, Example, Feedback, read_examples
 from medagent.serving.rewriting import ModelRewriter
@@ -238,3 +241,42 @@ def test_a_file_of_examples_is_checked(tmp_path: Path) -> None:
             read_examples(file)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_examples(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["What treats gout\ud800?", "Summarize the conversation"],
+        ["What is gout?", "\ud800 it?"],
+        ["What causes gout \ud800?", "How is it treated?"],
+    ],
+)
+def test_half_a_character_breaks_no_answer(policy: Any, asked: list[str], tmp_path: Path) -> None:
+    bodies = {
+        CHAT: {"model": "medagent", "messages": [{"role": "user", "content": text} for text in asked]},
+        "/v1/responses": {"model": "medagent", "input": [{"role": "user", "content": text} for text in asked]},
+        "/v1/answers": {"question": asked[-1].replace("\ud800", "?"), "earlier": asked},
+    }
+    app = make_app(Agent(policy, Corpus()), feedback=Feedback(tmp_path / "wrong.jsonl"))
+    with TestClient(app, base_url="http://localhost") as client:
+        for path, body in bodies.items():
+            headers = {"Content-Type": "application/json"}
+            found = client.post(path, content=json.dumps(body), headers=headers)
+            assert found.status_code == 200
+            assert client.post("/v1/feedback", json={"id": found.json()["id"]}).status_code in (200, 404)
+
+
+def test_a_report_that_cannot_be_written_may_be_made_again(
+    policy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    app = make_app(Agent(policy, Corpus()), feedback=Feedback(tmp_path / "wrong.jsonl"))
+    with TestClient(app, base_url="http://localhost") as client:
+        report = {"id": client.post("/v1/answers", json={"question": "What treats gout?"}).json()["id"]}
+        with monkeypatch.context() as patched:
+            patched.setattr("medagent.serving.page.append_private", full)
+            found = client.post("/v1/feedback", json=report)
+        assert (found.status_code, found.json()["error"]["type"]) == (500, "server_error")
+        assert [client.post("/v1/feedback", json=report).status_code for _ in range(2)] == [200, 404]
