@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from fastapi import FastAPI, Path, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
+from starlette.routing import Route
 
 from medagent.agent import Agent, Job
 from medagent.evidence.answers import asking_back
@@ -88,7 +89,7 @@ def make_app(
     app.add_middleware(Guards, tokens=tokens, max_body_bytes=max_body_bytes, hosts=hosts)
     service.add_to(app)
     if sessions:  # nothing is sent but answers, so there is no stream to GET
-        app.add_route(PATH, sessions, methods=["POST", "DELETE"])
+        app.router.routes.append(Route(PATH, sessions, methods=["POST", "DELETE"]))
     add_page(app)
     handle_errors(app)
     return app
