@@ -264,12 +264,8 @@ class Agent:
                 on_turn(turn)
             if goes_on:
                 continue
-            if sampled.stop is TurnStop.LENGTH:
-                stop = StopReason.MAX_TURN_TOKENS if room == limits.max_turn_tokens else StopReason.MAX_TOTAL_TOKENS
-            elif sampled.stop is TurnStop.REFUSED:
-                stop = StopReason.REFUSED
-            else:
-                stop = StopReason.ANSWERED if answer is not None else StopReason.MALFORMED
+            ended = StopReason.ANSWERED if answer is not None else StopReason.MALFORMED
+            stop = cut_by(sampled.stop, room, limits) or ended
             break
         rollout = Rollout(job.question, tuple(prompt_ids), tuple(turns), stop, job.policy_version, job.sample)
         return replace(rollout, error="refused by the endpoint's content filter") if stop.failed else rollout
@@ -334,6 +330,13 @@ class Agent:
             observation_ids=tuple(observation_ids),
             forced_prefix=len(ids),
         )
+
+
+def cut_by(stop: TurnStop, room: int, limits: Limits) -> StopReason | None:
+    """The limit or the filter that ended a turn, which had `room` tokens; None where the model ended it."""
+    if stop is TurnStop.LENGTH:
+        return StopReason.MAX_TURN_TOKENS if room == limits.max_turn_tokens else StopReason.MAX_TOTAL_TOKENS
+    return StopReason.REFUSED if stop is TurnStop.REFUSED else None
 
 
 def written_answer(

@@ -270,6 +270,13 @@ HERMES = """{%- if tools %}<|im_start|>system
 {% endif %}{%- endfor %}{%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 
+# As Qwen3's, which shows a thought in the last turn alone.
+FORGETFUL = HERMES.replace(
+    "{{ message.content }}{% for call",
+    "{% if message.reasoning_content and loop.last %}<think>\n{{ message.reasoning_content }}\n</think>\n\n{% endif %}"
+    "{{ message.content }}{% for call",
+)
+
 
 def hermes():
     tokenizer = byte_level()

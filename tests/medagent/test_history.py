@@ -12,14 +12,8 @@ from medagent.policies.scripted import ScriptedPolicy
 from medagent.retrieval.passages import Hit, Passage
 from medagent.tool_protocol import ToolProtocol
 from medagent.types import NEW_CONTEXT, Limits, Question
-from tests.medagent.support import HERMES, hermes
+from tests.medagent.support import FORGETFUL, HERMES, hermes
 
-# As Qwen3's, which shows a thought in the last turn alone.
-FORGETFUL = HERMES.replace(
-    "{{ message.content }}{% for call",
-    "{% if message.reasoning_content and loop.last %}<think>\n{{ message.reasoning_content }}\n</think>\n\n{% endif %}"
-    "{{ message.content }}{% for call",
-)
 CALL = (
     '<think>\nwhy\n</think>\n\n<tool_call>\n{{"name": "search", "arguments": {{"query": "{}"}}}}\n</tool_call>'
     "<|im_end|>"

@@ -22,7 +22,7 @@ from fastapi import Body, FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from medagent.agent import Job
+from medagent.agent import Job, cut_by
 from medagent.call_syntax import call_of
 from medagent.errors import ConfigError, MedagentError
 from medagent.pieces import Block
@@ -95,16 +95,18 @@ class Recording:
                 f"max_turns of {limits}. Ask for less, or raise data.agent.limits."
             )
         ends = protocol.turn_ends(tokenizer)
-        blocks = (*ends, *(Block("", stop) for stop in stops))
-        sampled = await self._sample(context, min(room, max_tokens, limits.max_turn_tokens), blocks)
-        text, ended = sampled.text, sampled.stop is not TurnStop.LENGTH
-        if sampled.stop is TurnStop.TAG and (stop := next(filter(text.endswith, stops), None)):
-            text, ended = text.removesuffix(stop), any(text.endswith(end.end) for end in ends)
-        text = protocol.without_end(tokenizer, text)
+        most = min(room, limits.max_turn_tokens)
+        sampled = await self._sample(context, min(most, max_tokens), (*ends, *(Block("", stop) for stop in stops)))
+        cut = cut_by(sampled.stop, most, limits) if max_tokens >= most else None  # by our limits, not the agent's
+        text, ended = sampled.text.removesuffix(str(tokenizer.eos_token)), sampled.stop is not TurnStop.LENGTH
+        if sampled.stop is TurnStop.TAG and text == sampled.text and not text.endswith(tuple(end.end for end in ends)):
+            text, ended = text.removesuffix(next(filter(text.endswith, stops), "")), False
+        text = protocol.opened(tokenizer) + protocol.without_end(tokenizer, text)
         message = protocol.read_message(text)
         if any(call.error for call in message.calls):  # OpenAI's form has no place for it
             message = Message("assistant", text)
-        said = None if message.calls else message.content
+        self.stop = cut or StopReason.ANSWERED
+        said = None if message.calls or cut else message.content
         turn = Turn(sampled.token_ids, sampled.logprobs, text, answer=said, calls=message.calls)
         if place and place[1] == len(self.rows[place[0]].turns):
             row, earlier = place[0], self.rows[place[0]].turns
@@ -147,7 +149,7 @@ class Recording:
         for row in self.rows[1:]:
             turns += [replace(row.turns[0], context_ids=row.prompt_ids), *row.turns[1:]]
         found = Rollout(job.question, prompt_ids, tuple(turns), stop, job.policy_version, job.sample)
-        return replace(found, reward=self.reward or 0.0, success=self.success, error=error)
+        return replace(found, reward=self.reward or 0.0, success=self.success and not stop.failed, error=error)
 
 
 class AgentMessage(openai.ChatMessage):

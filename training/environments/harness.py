@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import os
 import signal
 import tempfile
 from asyncio.subprocess import DEVNULL, STDOUT
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pydoc import locate
 from typing import Any, cast
 
 from medagent.agent import Agent, Job
-from medagent.environment import AgentSettings, Environment
+from medagent.environment import AgentSettings
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.policy import Policy, Session
-from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.controls import NoRetriever
 from medagent.tool_protocol import ToolProtocol
 from medagent.training.environments.capture import Capture
+from medagent.training.environments.episodes import EpisodeAgent, EpisodeEnvironment, EpisodeError
 from medagent.training.rewards import MOST_REWARD
-from medagent.training.rollouts.daemon import in_daemon
-from medagent.types import Question, Rollout, StopReason, Turn
+from medagent.types import Question, Rollout, Turn
 
 SAID = 2_000  # bytes of a failed program's output that its error tells
 
@@ -35,7 +33,7 @@ class DiedError(Exception):
     """What plays has died. Its other rollouts had no part in that, so each begins again, once."""
 
 
-class Harness(Environment):
+class Harness(EpisodeEnvironment):
     """Trains the model behind an agent that is not ours, on the questions of `benchmark`.
 
     `play` is the path of a function, async or not, of a question and a base URL, which returns the reward. Or it is a
@@ -56,104 +54,77 @@ class Harness(Environment):
                 f"Harness.play: found {play!r}, wanted the path of a function of a question and a base URL, such as "
                 "my_agent.play, or a command line as a list. Correct it."
             )
-        self._play: Callable[[Question, str], Any] = found or (lambda question, url: _run(play, question, url))
+        self._command = play
+        self._play: Callable[[Question, str], Any] = found or self._run
 
     def questions(self) -> list[Question]:
         return self._questions
 
-    def check(self, settings: AgentSettings) -> None:
-        super().check(settings)
-        if not isinstance(settings.protocol, ToolProtocol):
-            found = type(settings.protocol).__name__
-            raise ConfigError(
-                f"data.agent.protocol: found {found}, wanted medagent.tool_protocol.ToolProtocol, which knows the "
-                "messages and tools of other agents. Name it."
-            )
-
     def agent(self, policy: Policy, settings: AgentSettings) -> Agent:
-        self.check(settings)
         capture = Capture(policy, cast(ToolProtocol, settings.protocol), settings.limits)
-        agent = HarnessAgent(policy, NoRetriever(), capture.protocol, capture.limits, capture=capture, harness=self)
-        agent.search_stats = capture.stats
-        return agent
+        made = HarnessAgent(policy, NoRetriever(), capture.protocol, capture.limits, capture=capture, environment=self)
+        made.search_stats = capture.stats
+        return made
 
     async def play(self, question: Question, base_url: str) -> float | None:
-        """What the agent returns, which raises whatever it raises."""
-        given: Any = await asyncio.wrap_future(in_daemon(lambda: self._play(question, base_url), "harness"))
-        given = await given if inspect.isawaitable(given) else given
+        """The reward that the agent returns. Raises EpisodeError where it fails or returns another thing."""
+        given: Any = await self.call(self._play, question, base_url)
         if given is not None and not (isinstance(given, int | float) and abs(given) <= MOST_REWARD):
-            raise ValueError(f"it returned {str(given)[:80]!r}, wanted a reward up to {MOST_REWARD:g}, or None")
+            wanted = f"wanted a reward up to {MOST_REWARD:g}, or None"
+            raise EpisodeError(f"it returned {str(given)[:80]!r}, {wanted}")
         return given
+
+    async def _run(self, question: Question, base_url: str) -> None:
+        """Run a program that plays; RuntimeError if it fails."""
+        own = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none"}
+        own |= {"MEDAGENT_QUESTION": json.dumps(asdict(question), default=dict)}
+        own |= {"MEDAGENT_REWARD_URL": base_url.removesuffix("/v1") + "/reward"}
+        with tempfile.TemporaryFile() as said:
+            process = await asyncio.create_subprocess_exec(
+                *self._command, env=os.environ | own, stdin=DEVNULL, stdout=said, stderr=STDOUT, start_new_session=True
+            )
+            try:
+                await process.wait()
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # with all that it started
+                await process.wait()
+            if process.returncode:
+                said.seek(max(0, said.seek(0, os.SEEK_END) - SAID))
+                last_words = said.read().decode(errors="replace")
+                raise RuntimeError(f"exit status {process.returncode}, after it said: {last_words}")
 
 
 @dataclass
-class HarnessAgent(Agent):
+class HarnessAgent(EpisodeAgent):
     """Lets an agent that is not ours play, and records what its model samples."""
 
+    environment: Harness = field(kw_only=True)
     capture: Capture = field(kw_only=True)
-    harness: Harness = field(kw_only=True)
 
     def _session(self, job: Job) -> Session:
         return cast(Session, ExitStack())  # to close; a recording opens one per turn
 
-    def run_all(
-        self, jobs: Sequence[Job], *, max_open: int = 512, on_done: Callable[[Rollout], None] | None = None
-    ) -> list[Rollout]:
-        """See `Agent.run_all`. ConfigError if all have failed, as nothing would be learnt."""
-        rollouts = super().run_all(jobs, max_open=min(max_open, self.harness.max_running), on_done=on_done)
-        if rollouts and all(each.stop_reason is StopReason.ERROR for each in rollouts):
-            raise ConfigError(f"data.environment: all {len(rollouts)} rollouts failed. Mend this: {rollouts[0].error}")
-        return rollouts
-
-    async def _roll_out(
-        self,
-        job: Job,
-        session: Session,
-        batcher: SearchBatcher,
-        on_turn: Callable[[Turn], None] | None = None,
-        again: bool = True,
-    ) -> Rollout:
+    async def _play(self, job: Job, session: Session, on_turn: Callable[[Turn], None], again: bool = True) -> Rollout:
         error = ""
         async with self.capture.recording(job) as recording:
             try:
-                async with asyncio.timeout(self.harness.timeout_s) as limit:
-                    given = await self.harness.play(job.question, recording.base_url)
+                given = await self.environment.play(job.question, recording.base_url)
                 if given is not None:
                     recording.grade(given)
                 if recording.reward is None:
                     error = "it ended without a reward. Return one, or post it."
                 if not recording.rows:
                     error = "it never asked the model. Let it use the given base URL."
-            except (Exception, SystemExit) as failure:  # the agent's code may raise anything
+            except EpisodeError as failure:
                 task = asyncio.current_task()
-                if again and isinstance(failure, DiedError) and not (task and task.cancelling()):  # by an interrupt
-                    return await self._roll_out(job, session, batcher, on_turn, again=False)
-                error = f"it took more than {self.harness.timeout_s:g} s" if limit.expired() else repr(failure)
+                interrupted = task is not None and task.cancelling()
+                if again and isinstance(failure.__cause__, DiedError) and not interrupted:
+                    return await self._play(job, session, on_turn, again=False)
+                error = str(failure)
         if recording.failure:
             raise recording.failure
         rollout = recording.rollout(error)
-        if on_turn:
-            for turn in rollout.turns:
-                on_turn(turn)
+        for turn in rollout.turns:
+            on_turn(turn)
         return rollout
-
-
-async def _run(command: Sequence[str], question: Question, base_url: str) -> None:
-    """Run a program that plays; RuntimeError if it fails."""
-    own = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none"}
-    own |= {"MEDAGENT_QUESTION": json.dumps(asdict(question), default=dict)}
-    own |= {"MEDAGENT_REWARD_URL": base_url.removesuffix("/v1") + "/reward"}
-    with tempfile.TemporaryFile() as said:
-        process = await asyncio.create_subprocess_exec(
-            *command, env=os.environ | own, stdin=DEVNULL, stdout=said, stderr=STDOUT, start_new_session=True
-        )
-        try:
-            await process.wait()
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with all that it started
-            await process.wait()
-        if process.returncode:
-            said.seek(max(0, said.seek(0, os.SEEK_END) - SAID))
-            last_words = said.read().decode(errors="replace")
-            raise RuntimeError(f"exit status {process.returncode}, after it said: {last_words}")

@@ -85,7 +85,9 @@ class OpenEnv(MessageEnvironment):
             from websockets.asyncio.client import connect
         kind, _, number = question.id.rpartition(" ")
         task = {"seed": int(number)} if self.num_questions else {"split": kind, "index": int(number)}
-        self._socket = await connect("ws" + self.url.removeprefix("http") + "/ws", max_size=MOST_BYTES, close_timeout=1)
+        address = "ws" + self.url.removeprefix("http") + "/ws"  # `timeout_s` ends waiting, not a ping
+        own = {"max_size": MOST_BYTES, "close_timeout": 1, "ping_interval": None, "open_timeout": None}
+        self._socket = await connect(address, **own)
         observation, _, _ = await self._ask("reset", task)
         told = [Message("system", self.instructions)] if self.instructions else []
         return [*told, Message("user", _text_of(observation))]

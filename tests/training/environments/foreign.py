@@ -29,6 +29,7 @@ class StarterTools(ToolProtocol):
     search, answer = TagProtocol.search, TagProtocol.answer
     turn_ends, written_turn = TurnProtocol.turn_ends, TurnProtocol.written_turn
     note_on, history_metrics = TurnProtocol.note_on, TurnProtocol.history_metrics
+    opened = TurnProtocol.opened
 
     def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> list[int]:
         return STARTER_PROTOCOL.encode_prompt(tokenizer, question)

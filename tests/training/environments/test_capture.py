@@ -249,6 +249,54 @@ def test_a_stop_text_ends_the_turn_and_is_not_shown(chatting):
     assert chatting.decode(recording.rows[0].turns[0].token_ids).startswith("It is allo")
 
 
+@pytest.mark.parametrize("stop", ["<end>", ">", "d>"])
+def test_a_stop_text_that_is_part_of_the_templates_end_changes_nothing(chatting, stop):
+    async def play(ask, recording, client):
+        first = await ask([{"role": "user", "content": "Results"}], stop=[stop])
+        said = {"role": "assistant", "content": first.message.content}
+        await ask([{"role": "user", "content": "Results"}, said, ASKED])
+        return first
+
+    choice, recording, _ = record(ScriptedPolicy(chatting, script), play)
+    assert choice.message.content == ANSWER
+    assert f"{ANSWER}<end>\nuser" in chatting.decode(recording.rollout().token_ids)
+
+
+@pytest.mark.parametrize(
+    ("limits", "settings", "stop"),
+    [
+        (replace(LIMITS, max_turn_tokens=3), {}, StopReason.MAX_TURN_TOKENS),
+        (replace(LIMITS, max_turn_tokens=3), {"max_tokens": 2}, StopReason.ANSWERED),  # the agent wanted no more
+        (replace(LIMITS, max_turn_tokens=900, max_total_tokens=100), {}, StopReason.MAX_TOTAL_TOKENS),
+    ],
+)
+def test_a_rollout_whose_last_turn_was_cut_ends_with_the_limit_that_cut_it(chatting, limits, settings, stop):
+    async def play(ask, recording, client):
+        await ask([{"role": "user", "content": "gout"}], tools=[], **settings)
+
+    policy = ScriptedPolicy(chatting, lambda read, turn: "gout " * 200)
+    rollout = record(policy, play, limits=limits)[1].rollout()
+    assert rollout.stop_reason is stop
+    assert (rollout.answer is None) == (stop is not StopReason.ANSWERED)
+
+
+def test_a_turn_that_ends_after_one_that_was_cut_is_the_rollouts_end(chatting):
+    async def play(ask, recording, client):
+        await ask([{"role": "user", "content": "gout"}])
+        await ask([{"role": "user", "content": "short"}])
+
+    policy = ScriptedPolicy(chatting, lambda read, turn: "Yes.<end>" if "short" in read else "gout " * 200)
+    assert record(policy, play)[1].rollout().stop_reason is StopReason.ANSWERED
+
+
+def test_a_failed_rollout_is_no_success_even_where_it_was_rewarded(chatting):
+    async def play(ask, recording, client):
+        await ask([ASKED])
+        recording.grade(1.0)
+
+    assert not record(ScriptedPolicy(chatting, script), play)[1].rollout("it crashed").success
+
+
 def test_a_stream_says_the_same(chatting):
     async def play(ask, recording, client):
         stream = await client.chat.completions.create(

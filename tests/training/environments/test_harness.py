@@ -45,10 +45,7 @@ def played(policy, play, **settings):
 
 def failed(policy, play, **settings) -> str:
     """The error of an agent that always fails; the recorded rollouts are checked before."""
-    agent = Harness(TwoQuestions(), play, **settings).agent(policy, SETTINGS)
-    done = []
-    with pytest.raises(ConfigError, match="all 2 rollouts failed"):
-        agent.run_all([Job(question) for question in TwoQuestions().questions()], on_done=done.append)
+    done = played(policy, play, **settings)
     assert {each.stop_reason for each in done} == {StopReason.ERROR}
     assert all(each.token_ids for each in done)  # what was sampled is kept, and no row is empty
     return done[0].error
@@ -69,8 +66,8 @@ def test_an_async_function_may_send_its_reward(policy):
     [
         ("crashes", "KeyError('option (B)"),
         ("exits", "SystemExit(3)"),
-        ("hangs", "it took more than 0.5 s"),
-        ("hangs_without_waiting", "it took more than 0.5 s"),
+        ("hangs", "took more than 0.5 s"),
+        ("hangs_without_waiting", "took more than 0.5 s"),
         ("earns_nothing", "it ended without a reward."),
         ("earns_words", "it returned 'much', wanted a reward"),
         ("earns_without_asking", "it never asked the model."),
@@ -84,6 +81,29 @@ def test_one_failure_leaves_the_other_rollouts_as_they_are(policy):
     first, second = played(policy, f"{PLAYS}.fails_for_gout")
     assert (first.stop_reason, second.stop_reason) == (StopReason.ERROR, StopReason.ANSWERED)
     assert "no gout" in first.error
+
+
+def test_an_agent_that_fails_whenever_it_is_asked_ends_the_run(policy):
+    agent = Harness(TwoQuestions(), f"{PLAYS}.crashes").agent(policy, SETTINGS)
+    with pytest.raises(PolicyError, match=r"5 rollouts in a row whose environment failed.*KeyError"):
+        agent.run_all([Job(Question(str(number), "gout")) for number in range(5)])
+
+
+def test_a_stream_runs_no_more_agents_at_once_than_the_environment_allows(policy):
+    running, most, done = [0], [0], []
+
+    async def counts(question, base_url):
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        await asyncio.sleep(0.02)
+        running[0] -= 1
+        raise RuntimeError("counted")
+
+    harness = Harness(TwoQuestions(), f"{PLAYS}.asks_once", max_running=2)
+    harness._play = counts
+    jobs = [Job(Question(str(number), "gout")) for number in range(4)]
+    harness.agent(policy, SETTINGS).stream(jobs, max_open=4, on_done=lambda job, rollout: done.append(rollout))
+    assert (most, len(done)) == ([2], 4)
 
 
 def test_a_failure_of_the_engine_ends_the_run(policy):

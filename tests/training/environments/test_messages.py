@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 
@@ -10,9 +11,12 @@ import pytest
 from medagent.agent import Job
 from medagent.environment import AgentSettings
 from medagent.errors import ConfigError, PolicyError
+from medagent.policies.scripted import ScriptedPolicy
 from medagent.tool_calls import Message
+from medagent.tool_protocol import ToolProtocol
 from medagent.training.environments import MessageEnvironment
 from medagent.types import Question, StopReason
+from tests.medagent.support import FORGETFUL, hermes
 from tests.training.environments.scripted import LIMITS, agent_in, call
 
 FUNCTION = {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}
@@ -131,6 +135,87 @@ def test_several_failures_in_a_row_stop_the_run_and_others_begin_the_count_anew(
     environment.step = lambda message: ([], 1.0, True)
     agent.run_all([good])
     assert environment.failed_in_a_row == 0
+
+
+def test_quick_failures_do_not_stop_a_run_whose_slower_rollouts_succeed() -> None:
+    class Flaky(Counter):
+        def reset(self, question):
+            if question.id == "q9":
+                raise OSError("busy")
+            time.sleep(0.05)
+            return super().reset(question)
+
+    jobs = [*[Job(Question("q9", ""))] * 6, *[Job(Question("q1", "Count."))] * 6]
+    rollouts = agent_in(Flaky(), ADD).run_all(jobs)
+    assert [each.success for each in rollouts] == [False] * 6 + [True] * 6
+
+
+def test_slow_failures_do_not_stop_a_run_whose_quicker_rollouts_succeed() -> None:
+    class Slow(Counter):
+        async def step(self, message):
+            if self.target == 9:
+                await asyncio.sleep(0.05)
+                raise OSError("gone")
+            return super().step(message)
+
+    jobs = [*[Job(Question("q9", ""))] * 6, *[Job(Question("q1", "Count."))] * 2]
+    assert [each.success for each in agent_in(Slow(), ADD).run_all(jobs)] == [False] * 6 + [True] * 2
+
+
+def test_a_time_out_of_the_environments_own_is_told_as_such() -> None:
+    class Impatient(Counter):
+        async def step(self, message):
+            raise TimeoutError("the database took 5 s")
+
+    (rollout,) = agent_in(Impatient(), ADD).run_all([Job(Question("q1", "Count."))])
+    assert rollout.error.endswith("step: TimeoutError('the database took 5 s')")
+
+
+def test_small_rewards_add_up_to_a_success() -> None:
+    class Tenths(Counter):
+        def step(self, message):
+            self.count += 1
+            return [Message("user", "On.")], 0.1, self.count == 10
+
+    limits = replace(LIMITS, max_turns=10)
+    (rollout,) = agent_in(Tenths(), *[ADD] * 10, limits=limits).run_all([Job(Question("q1", "Count."))])
+    assert rollout.success
+
+
+def test_a_turn_cut_by_a_limit_ends_the_rollout_and_its_step_is_not_taken() -> None:
+    for limits, stop in (
+        (replace(LIMITS, max_turn_tokens=5), StopReason.MAX_TURN_TOKENS),
+        (replace(LIMITS, max_turn_tokens=10**6, max_total_tokens=400), StopReason.MAX_TOTAL_TOKENS),
+    ):
+        (rollout,) = agent_in(Counter(), ADD * 40, limits=limits).run_all([Job(Question("q1", "Count."))])
+        assert (rollout.stop_reason, rollout.total_reward, rollout.answer) == (stop, 0.0, None)
+
+
+def test_a_turn_in_a_history_that_is_rendered_anew_carries_the_context_that_the_policy_read() -> None:
+    tokenizer = hermes()
+    tokenizer.chat_template = FORGETFUL
+
+    class Talk(Counter):
+        tools = ()
+
+        def step(self, message):
+            self.count += 1
+            return [Message("user", "And?")], 0.0, self.count == 2
+
+    turns = "<think>\nhm\n</think>\n\nOne.<|im_end|>", "Two.<|im_end|>"
+    policy = ScriptedPolicy(tokenizer, lambda read, turn: turns["And?" in read])
+    agent = Talk().agent(policy, AgentSettings(ToolProtocol(history="rerender"), LIMITS))
+    (rollout,) = agent.run_all([Job(Question("q1", "Count."))])
+    assert rollout.turns[0].context_ids == ()
+    read = tokenizer.decode(rollout.turns[1].context_ids)
+    assert "One." in read
+    assert "hm" not in read
+    assert read.endswith("And?<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_calls_in_the_bare_form_of_a_family_are_read_with_the_environments_own_functions() -> None:
+    (rollout,) = agent_in(Counter(), '{"name": "add", "parameters": {}}').run_all([Job(Question("q1", "Count."))])
+    assert rollout.success
 
 
 def test_long_observations_are_truncated() -> None:

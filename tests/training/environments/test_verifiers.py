@@ -65,7 +65,7 @@ def test_a_rollout_that_waits_too_long_is_cancelled_and_the_process_goes_on(play
     began = time.monotonic()
     waited, fine = play("waits", FINE, timeout_s=3.0)
     assert time.monotonic() - began < 20
-    assert (waited.stop_reason, waited.error) == (StopReason.ERROR, "it took more than 3 s")
+    assert (waited.stop_reason, waited.error) == (StopReason.ERROR, "Verifiers._play: took more than 3 s (timeout_s)")
     assert fine.reward == 1.0
 
 
@@ -80,7 +80,7 @@ def test_a_rollout_that_blocks_its_process_fails_alone_and_what_it_started_is_ki
     began = time.monotonic()
     fine, blocked, also_fine = play(FINE, "blocks", "allo for gout?", timeout_s=5.0)
     assert time.monotonic() - began < 40
-    assert (blocked.stop_reason, blocked.error) == (StopReason.ERROR, "it took more than 5 s")
+    assert (blocked.stop_reason, blocked.error) == (StopReason.ERROR, "Verifiers._play: took more than 5 s (timeout_s)")
     assert fine.reward == also_fine.reward == 1.0
     assert not left_over()
 
