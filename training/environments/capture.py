@@ -105,7 +105,8 @@ class Recording:
         message = protocol.read_message(text)
         if any(call.error for call in message.calls):  # OpenAI's form has no place for it
             message = Message("assistant", text)
-        self.stop = cut or StopReason.ANSWERED
+        if self.stop is not StopReason.MAX_TURNS:  # of a request at the same time, which was refused
+            self.stop = cut or StopReason.ANSWERED
         said = None if message.calls or cut else message.content
         turn = Turn(sampled.token_ids, sampled.logprobs, text, answer=said, calls=message.calls)
         if place and place[1] == len(self.rows[place[0]].turns):

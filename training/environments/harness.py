@@ -54,7 +54,7 @@ class Harness(EpisodeEnvironment):
                 f"Harness.play: found {play!r}, wanted the path of a function of a question and a base URL, such as "
                 "my_agent.play, or a command line as a list. Correct it."
             )
-        self._command = play
+        self._command: list[str] = play if isinstance(play, list) else []
         self._play: Callable[[Question, str], Any] = found or self._run
 
     def questions(self) -> list[Question]:
@@ -65,14 +65,6 @@ class Harness(EpisodeEnvironment):
         made = HarnessAgent(policy, NoRetriever(), capture.protocol, capture.limits, capture=capture, environment=self)
         made.search_stats = capture.stats
         return made
-
-    async def play(self, question: Question, base_url: str) -> float | None:
-        """The reward that the agent returns. Raises EpisodeError where it fails or returns another thing."""
-        given: Any = await self.call(self._play, question, base_url)
-        if given is not None and not (isinstance(given, int | float) and abs(given) <= MOST_REWARD):
-            wanted = f"wanted a reward up to {MOST_REWARD:g}, or None"
-            raise EpisodeError(f"it returned {str(given)[:80]!r}, {wanted}")
-        return given
 
     async def _run(self, question: Question, base_url: str) -> None:
         """Run a program that plays; RuntimeError if it fails."""
@@ -106,11 +98,14 @@ class HarnessAgent(EpisodeAgent):
         return cast(Session, ExitStack())  # to close; a recording opens one per turn
 
     async def _play(self, job: Job, session: Session, on_turn: Callable[[Turn], None], again: bool = True) -> Rollout:
-        error = ""
+        harness, error = self.environment, ""
         async with self.capture.recording(job) as recording:
             try:
-                given = await self.environment.play(job.question, recording.base_url)
+                given = await harness.call(harness._play, job.question, recording.base_url)
                 if given is not None:
+                    if not (isinstance(given, int | float) and abs(given) <= MOST_REWARD):
+                        wanted = f"wanted a reward up to {MOST_REWARD:g}, or None"
+                        raise EpisodeError(f"it returned {str(given)[:80]!r}, {wanted}")
                     recording.grade(given)
                 if recording.reward is None:
                     error = "it ended without a reward. Return one, or post it."

@@ -50,6 +50,9 @@ class OpenEnv(MessageEnvironment):
 
     def questions(self) -> list[Question]:
         self._read_tools()
+        names = [each["function"]["name"] for each in self.tools]
+        if self.answer_tool and self.answer_tool not in names:
+            raise ConfigError(f"OpenEnv.answer_tool: found {self.answer_tool!r}, wanted one of {names}. Correct it.")
         if self.num_questions:
             return [Question(f"seed {seed}", f"seed {seed}") for seed in range(self.num_questions)]
         name = str((self._http("GET", "/list_environments") or [""])[0])
@@ -86,7 +89,7 @@ class OpenEnv(MessageEnvironment):
         kind, _, number = question.id.rpartition(" ")
         task = {"seed": int(number)} if self.num_questions else {"split": kind, "index": int(number)}
         address = "ws" + self.url.removeprefix("http") + "/ws"  # `timeout_s` ends waiting, not a ping
-        own = {"max_size": MOST_BYTES, "close_timeout": 1, "ping_interval": None, "open_timeout": None}
+        own: dict[str, Any] = {"max_size": MOST_BYTES, "close_timeout": 1, "ping_interval": None, "open_timeout": None}
         self._socket = await connect(address, **own)
         observation, _, _ = await self._ask("reset", task)
         told = [Message("system", self.instructions)] if self.instructions else []
@@ -94,13 +97,11 @@ class OpenEnv(MessageEnvironment):
 
     async def step(self, message: Message) -> Step:
         if self._field:
-            observation, reward, done = await self._ask("step", {self._field: message.content})
-            return [Message("user", _text_of(observation))], reward, done
+            return await self._told({self._field: message.content})
         if not message.calls and self.answer_tool:
             (own,) = (each["function"] for each in self.tools if each["function"]["name"] == self.answer_tool)
-            action = _call(self.answer_tool, {next(iter(own["parameters"]["properties"])): message.content})
-            observation, reward, done = await self._ask("step", action)
-            return [Message("user", _text_of(observation))], reward, done
+            argument = next(iter(own["parameters"]["properties"]))
+            return await self._told(_call(self.answer_tool, {argument: message.content}))
         results, earned, done = list[Message](), 0.0, False
         for call in message.calls:
             said, reward = call.error and f"error: {call.error}", 0.0
@@ -113,6 +114,10 @@ class OpenEnv(MessageEnvironment):
             if done:
                 break
         return results or [Message("user", "Call one of the functions.")], earned, done
+
+    async def _told(self, action: Mapping[str, Any]) -> Step:
+        observation, reward, done = await self._ask("step", action)
+        return [Message("user", _text_of(observation))], reward, done
 
     async def close(self) -> None:
         if self._socket is not None:

@@ -20,6 +20,8 @@ def in_daemon(work: Callable[[], Made], name: str, free: AbstractContextManager[
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(work())
+                except StopIteration as error:  # which asyncio's futures refuse, so whoever waits would hang
+                    future.set_exception(RuntimeError(f"raised {error!r}"))
                 except BaseException as error:  # raised again by whoever asks for the result
                     future.set_exception(error)
 

@@ -211,6 +211,26 @@ def test_no_more_turns_than_the_limits_allow(chatting):
     assert recording.rollout().stop_reason is StopReason.MAX_TURNS
 
 
+def test_a_request_beyond_the_limit_of_turns_counts_also_where_another_ends_later(chatting):
+    async def play(ask, recording, client):
+        await asyncio.gather(*(ask([ASKED]) for _ in range(2)), return_exceptions=True)
+
+    class Slow(ScriptedPolicy):
+        def open(self, **settings):
+            session = super().open(**settings)
+            sample = session.sample
+
+            async def later(**asked):
+                await asyncio.sleep(0.2)
+                return await sample(**asked)
+
+            session.sample = later
+            return session
+
+    _, recording, _ = record(Slow(chatting, script), play, limits=replace(LIMITS, max_turns=1))
+    assert (len(recording.rows), recording.rollout().stop_reason) == (1, StopReason.MAX_TURNS)
+
+
 @pytest.mark.parametrize("base", ["/rollouts/unknown/v1", "/v1"])
 def test_a_rollout_that_is_not_open_is_refused_as_openai_does(chatting, base):
     async def play(ask, recording, client):

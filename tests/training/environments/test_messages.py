@@ -110,6 +110,15 @@ def test_a_failure_is_recorded_and_what_came_before_it_is_kept(way: str) -> None
     assert rollout.token_ids[-40:] == good.token_ids[-40:]
 
 
+def test_an_iterator_that_is_exhausted_is_a_failure_at_once() -> None:
+    class Empty(Counter):
+        def reset(self, question):
+            return next(iter([]))
+
+    (rollout,) = agent_in(Empty(), ADD).run_all([Job(Question("q1", "Count."))])
+    assert rollout.error.endswith("reset: RuntimeError('raised StopIteration()')")
+
+
 def test_a_failing_reset_leaves_a_rollout_without_turns() -> None:
     class Dead(Counter):
         def reset(self, question):

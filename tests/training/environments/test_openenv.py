@@ -126,6 +126,11 @@ def test_a_turn_without_a_call_may_go_to_a_tool(serve) -> None:
     assert (rollout.total_reward, rollout.success) == (1.0, True)
 
 
+def test_an_answer_tool_that_the_server_lacks_is_refused_before_the_run(serve) -> None:
+    with pytest.raises(ConfigError, match=r"found 'guesss', wanted one of \['guess'\]"):
+        OpenEnv(serve(foreign_app("mcp")), answer_tool="guesss").questions()
+
+
 @pytest.mark.parametrize(("kind", "turn"), [("text", "12"), ("typed", call("act", number=12))])
 def test_an_action_is_one_text_or_one_call_where_there_are_no_tools(serve, kind: str, turn: str) -> None:
     environment = OpenEnv(serve(foreign_app(kind)), num_questions=3)
