@@ -309,14 +309,6 @@ def test_a_turn_that_ends_after_one_that_was_cut_is_the_rollouts_end(chatting):
     assert record(policy, play)[1].rollout().stop_reason is StopReason.ANSWERED
 
 
-def test_a_failed_rollout_is_no_success_even_where_it_was_rewarded(chatting):
-    async def play(ask, recording, client):
-        await ask([ASKED])
-        recording.grade(1.0)
-
-    assert not record(ScriptedPolicy(chatting, script), play)[1].rollout("it crashed").success
-
-
 def test_a_stream_says_the_same(chatting):
     async def play(ask, recording, client):
         stream = await client.chat.completions.create(
@@ -343,6 +335,7 @@ def test_a_reward_that_is_no_number_is_refused(chatting, reward):
     statuses, recording, _ = record(ScriptedPolicy(chatting, script), play)
     assert statuses == (200, 400)
     assert (recording.reward, recording.success) == (0.5, True)
+    assert not recording.rollout("it crashed").success
 
 
 def test_a_failure_of_the_engine_is_kept_for_the_run(chatting):
