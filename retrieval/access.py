@@ -64,7 +64,7 @@ def database_uri(folder: Path) -> str:
 
 def writable_copy(place: Path) -> Path:
     """A copy of Chroma's folder in the system's folder for temporary files. The caller deletes it."""
-    size = sum(path.stat().st_size for path in place.rglob("*"))
+    size = sum(path.stat().st_size for path in place.rglob("*") if path.exists())
     copy = None
     try:
         copy = Path(tempfile.mkdtemp(prefix="medagent-chroma-"))
@@ -88,7 +88,8 @@ def _refused(folder: Path) -> Path | None:
     """The first place that this process may not write."""
     while not os.access(folder, os.F_OK):  # unlike Path.exists, no error where a parent may not be entered
         folder = folder.absolute().parent
-    return next((place for place in _places(folder) if not os.access(place, os.W_OK)), None)
+    unwritable = (place for place in _places(folder) if not os.access(place, os.W_OK))
+    return next((place for place in unwritable if os.path.lexists(place)), None)  # SQLite removes its log on closing
 
 
 def _places(folder: Path) -> list[Path]:

@@ -140,3 +140,14 @@ def test_a_file_that_may_not_be_read_is_named(folder: Path, monkeypatch: pytest.
         with pytest.raises(RetrievalError, match=r"may not read .*rows.npy\. Give it the right") as caught:
             read(str(folder))
         assert "rebuild" not in str(caught.value)
+
+
+def test_a_file_that_sqlite_removes_while_the_rights_are_checked_refuses_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite removes its log when the last connection closes, so it may be listed and gone a moment later."""
+    listed = [folder, folder / "passages.sqlite-wal"]
+    assert not listed[1].exists()
+    monkeypatch.setattr(access, "_places", lambda folder: listed)
+    access.check_writable(folder)
+    assert access.may_write(folder)
