@@ -1,7 +1,5 @@
 """A team's own questions with the sources that answer them, asked again after every update of corpus or model."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -75,7 +73,7 @@ class AcceptanceResult:
         return self.found if self.answerable else not self.wrong_stated
 
     @staticmethod
-    def of(asked: AcceptanceQuestion, answer: Answer, asked_of: str) -> AcceptanceResult:
+    def of(asked: AcceptanceQuestion, answer: Answer, asked_of: str) -> "AcceptanceResult":
         """Compare an answer with what is expected. Of a withheld one the quoted sentences count."""
         cited = [(each.passage, each.quote) for each in answer.citations]
         shown = [*cited, *((quote.passage, quote.text) for quote in answer.quoted)]
@@ -196,7 +194,7 @@ class Acceptance:
         *,
         min_found: float,
         max_wrong_stated: float,
-    ) -> Acceptance:
+    ) -> "Acceptance":
         """Count, compare with the results `before`, and apply the stop rule."""
         answerable = [result for result in results if result.answerable]
         pairs = [(before[now.id], now) for now in results if now.id in before]

@@ -1,7 +1,5 @@
 """A folder to which answers are appended as they come, so that an interrupted run goes on where it stopped."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

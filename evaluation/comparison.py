@@ -1,7 +1,5 @@
 """Evaluations compared with a first one, question by question."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ one gram. The question is a near-duplicate where its overlap with one training t
 share five grams with that text, or all of its own: questions made from one template share a few.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Corpora by the names that `medagent index build` and `medagent contamination` take."""
 
-from __future__ import annotations
-
 from medagent.evaluation.benchmarks import bioasq_passages, pubmedqa_passages
 from medagent.retrieval.corpora import Corpus, as_corpus, memory_corpus
 from medagent.retrieval.embedders import HashedNgramEmbedder

@@ -1,7 +1,5 @@
 """Measures an agent on a benchmark: what `medagent evaluate` does, from Python."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack

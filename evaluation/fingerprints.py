@@ -1,7 +1,5 @@
 """Digests of what is measured, so that a folder of answers is only continued with the same agent and index."""
 
-from __future__ import annotations
-
 from hashlib import file_digest, sha256
 from pathlib import Path
 

@@ -9,8 +9,6 @@ Options that are equally likely are all named ("A or B"), which is graded as sev
 longest option exceeds the limit or the model's positions is not asked, and counts as one that does not fit.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass

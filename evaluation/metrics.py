@@ -1,7 +1,5 @@
 """Metrics of a set of rollouts, with uncertainty."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

@@ -13,8 +13,6 @@ without_evidence  the agent as it is, but no search shows the documents with the
 injected          the agent as it is, but its first search shows a passage that gives it orders
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

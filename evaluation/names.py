@@ -1,7 +1,5 @@
 """Names that the command line offers, apart from their classes: `--help` need not import those."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 ModeName = Literal[

@@ -10,8 +10,6 @@ yes/no    accuracy, and macro F1: the mean of the F1 of "yes" and the F1 of "no"
 The challenge compares names letter by letter; here `medagent.evaluation.grading.open_answers.same` compares them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

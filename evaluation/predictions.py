@@ -1,7 +1,5 @@
 """The record of each question asked, one JSON line each: the rollout, how it was asked, and the policy's confidence."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -53,7 +51,7 @@ class Prediction:
         return {**asked, **recall, **readable(self.rollout)}
 
     @staticmethod
-    def from_json(row: dict[str, Any]) -> Prediction:
+    def from_json(row: dict[str, Any]) -> "Prediction":
         """The inverse of `to_json`."""
         recall = SearchRecall(**row["search_recall"]) if "search_recall" in row else None
         return Prediction(row["mode"], row["rotation"], rollout_from(row), row["confidence"], recall)

@@ -1,7 +1,5 @@
 """Prompts for models that were not trained for tags: plain ones, numbered sentences, likelihoods of options."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 They are a table for people, or result files of lm-evaluation-harness.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

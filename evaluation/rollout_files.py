@@ -1,7 +1,5 @@
 """Rollouts as readable JSON lines, and back again. Tokens are left out: those belong to training."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict

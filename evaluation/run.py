@@ -1,7 +1,5 @@
 """Runs an agent over questions, through the same rollout loop as training and serving."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ as many, so a higher recall comes from better queries, not from more passages. A
 and is compared with one search for the question: else an agent that never searches would lose nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Wilson intervals, paired tests, pass@k, calibration and selective accuracy, as pure functions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,7 +26,7 @@ class Accuracy:
     n: int
 
     @staticmethod
-    def of(successes: int, n: int) -> Accuracy:
+    def of(successes: int, n: int) -> "Accuracy":
         """The accuracy of `successes` out of `n`."""
         low, high = wilson_interval(successes, n)
         return Accuracy(successes / n if n else 0.0, low, high, n)
@@ -44,13 +42,13 @@ class Estimate:
     n: int
 
     @staticmethod
-    def share(marks: Sequence[bool]) -> Estimate:
+    def share(marks: Sequence[bool]) -> "Estimate":
         """The share of true marks, with Wilson's interval."""
         part = Accuracy.of(sum(marks), len(marks))
         return Estimate(part.accuracy, part.ci_low, part.ci_high, part.n)
 
     @staticmethod
-    def mean(values: Sequence[float]) -> Estimate:
+    def mean(values: Sequence[float]) -> "Estimate":
         """The mean of a value per question, with its bootstrap interval."""
         return Estimate(sum(values) / len(values), *bootstrap_mean(values), len(values))
 

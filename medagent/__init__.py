@@ -9,8 +9,6 @@
 Names and subpackages are imported when they are first used, so `import medagent` loads no torch.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from medagent.lazy import homes_in, lazy

@@ -3,8 +3,6 @@
 read the question -> [ sample a turn -> search -> read the passages ]* -> answer, or a limit
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

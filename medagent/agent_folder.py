@@ -3,8 +3,6 @@
 An agent's folder holds agent.json, its tokenizer, and a LoRA in adapter/ or the weights of a whole model.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The contents of agent.json, which describes an agent on disk. Data only: nothing here loads a model or an index."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -28,7 +26,7 @@ class RetrieverSpec:
     where: str = ""  # the filter of every search, see retrieval.filters
 
     @staticmethod
-    def from_json(row: dict[str, Any]) -> RetrieverSpec:
+    def from_json(row: dict[str, Any]) -> "RetrieverSpec":
         """The inverse of `asdict`."""
         return RetrieverSpec(row["index"], row["embedder"], SearchSettings(**row["search"]), row.get("where", ""))
 
@@ -65,7 +63,7 @@ class AgentSpec:
         }
 
     @staticmethod
-    def from_json(row: dict[str, Any]) -> AgentSpec:
+    def from_json(row: dict[str, Any]) -> "AgentSpec":
         """The inverse of `to_json`."""
         plain = {each.name: row[each.name] for each in fields(AgentSpec) if each.name in row}
         read = {

@@ -3,8 +3,6 @@
 Entries stand in lines of their own, or in one line with a semicolon and a space between them. "t(9;22)" is one entry.
 """
 
-from __future__ import annotations
-
 import re
 
 from medagent.types import AnswerForm

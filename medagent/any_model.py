@@ -5,8 +5,6 @@ search stand in its first message. A reply that calls for another search is one,
 the answer, with the citations that it gives.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The agent as a Python library: load one, ask it, read the checked answer (see `medagent`)."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import threading
@@ -108,7 +106,7 @@ class LoadedAgent:
         await self.agent.policy.disconnect()
         await asyncio.get_running_loop().shutdown_default_executor()
 
-    def __enter__(self) -> LoadedAgent:
+    def __enter__(self) -> "LoadedAgent":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -5,8 +5,6 @@ known forms are read, whatever the model. Behind a family's own mark stands a ca
 error. Without a mark, only what calls an offered tool and stands apart from prose is a call.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

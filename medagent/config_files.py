@@ -3,8 +3,6 @@
 Agents and runs hold settings too, and may come from others. Opening one never imports a module that it names.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from importlib.resources import files

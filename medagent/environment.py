@@ -1,7 +1,5 @@
 """The interface of an environment: it brings its questions, and agents whose rollouts carry what they earned."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property

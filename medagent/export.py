@@ -1,7 +1,5 @@
 """`medagent export`: an agent as one ordinary model, or as its adapter, with a model card."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil

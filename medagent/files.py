@@ -1,7 +1,5 @@
 """Small text files: whole or not at all, whenever the process may be killed; or for the own account alone."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -6,8 +6,6 @@ messages then shows the model another history than one that keeps the tokens. `c
 (`medagent.types.NEW_CONTEXT`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache

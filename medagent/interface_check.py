@@ -1,13 +1,11 @@
 """Checks a user's class against a protocol or an abstract class: methods and parameter names must fit."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, formatannotation
 from pydoc import locate
-from typing import Any
+from typing import Any, ClassVar, get_origin
 
 from medagent.errors import ConfigError
 
@@ -23,6 +21,7 @@ REFUSALS = (  # as jsonargparse words them
     re.compile(r"Expected an instantiatable class, but (?P<found>[\w.]+) is (?P<wanted>abstract)"),
 )
 
+QUALIFIED = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])")  # the modules of a class: medagent.types.Question
 EXAMPLE = re.compile(r"^Example: .+", re.MULTILINE)  # a line in the docstring of a protocol
 RENAME = "Name the parameters as wanted, in that order, and give any others a default. Annotations may be left out."
 
@@ -52,8 +51,8 @@ def _misfit_of_base(found: type, wanted: type, said: str) -> str | None:
         return f"{said} Wanted: {asked}. Found: no such method. Define it."
     held = {name for each in found.__mro__ for name in vars(each)}
     for name, kind in wanted.__annotations__.items():
-        if str(kind).startswith("ClassVar") and name not in held:
-            return f"{said} Wanted: the class attribute {name}: {kind}. Found: none. Set it."
+        if get_origin(kind) is ClassVar and name not in held:
+            return f"{said} Wanted: the class attribute {name}: {formatannotation(kind)}. Found: none. Set it."
     own = _methods(found)
     for name, method in _methods(wanted).items():
         static = isinstance(inspect.getattr_static(found, name), staticmethod)
@@ -115,7 +114,7 @@ def _written(name: str, method: Callable[..., Any]) -> str:
         for parameter in inspect.signature(method).parameters.values()
     ]
     written = Signature(parameters, return_annotation=notes.get("return", Signature.empty))
-    return f"def {name}{written}".replace("'", "")
+    return QUALIFIED.sub("", f"def {name}{written}".replace("'", ""))
 
 
 def _fits(found: Callable[..., Any], wanted: Callable[..., Any]) -> bool:

@@ -4,8 +4,6 @@ Such an answer cannot be forged: every word of it stands in the passage that it 
 that search and are trained, `PlainLinesProtocol` for models that were not trained (`--prompting lines`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -127,7 +125,7 @@ class LinesProtocol(NumberedLines, TagProtocol):
         """See `TagProtocol.prompt`. Whatever the question's form, the answer is numbers."""
         return super().prompt(replace(question, form="text"))
 
-    def answering_only(self, *, given: bool) -> LinesProtocol:
+    def answering_only(self, *, given: bool) -> "LinesProtocol":
         """See `TurnProtocol.answering_only`; without search results there are no lines to name."""
         return replace(self, instructions=GIVEN) if self.instructions and given else self
 

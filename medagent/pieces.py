@@ -1,7 +1,5 @@
 """Pieces of text with their origin, the blocks of a turn, and how both become token ids."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -3,8 +3,6 @@
 It is for models that were not trained for tags (`medagent evaluate --prompting plain`). It has one turn and no search.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

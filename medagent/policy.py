@@ -4,8 +4,6 @@ A session is one dialogue. It takes token ids (prompt, observations) and gives t
 the dialogue, so an engine can keep its KV cache from turn to turn.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol

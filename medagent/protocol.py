@@ -7,8 +7,6 @@ Text that comes from neither the policy nor this module is *untrusted*: question
 neutralised, and it is encoded as `medagent.untrusted_text` says. So it can neither close its block nor speak as anyone.
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The agent without a model, `--agent none`: it searches the question's own words and answers with sentences found."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,7 +23,7 @@ class QuotingAgent(Agent):
     caption: ClassVar[str] = "No model: these are the sentences of the corpus nearest to the question."
 
     @staticmethod
-    def over(retriever: Retriever) -> QuotingAgent:
+    def over(retriever: Retriever) -> "QuotingAgent":
         """The agent over a retriever. Its tokens are bytes, which bound the length of a question."""
         policy = ScriptedPolicy(byte_tokenizer(), lambda read, turn: "")
         return QuotingAgent(policy, retriever, limits=Limits(max_total_tokens=2**15), top_k=10)

@@ -1,7 +1,5 @@
 """A folder of results with one writer at a time (`.lock`), marked by its kind (`.medagent-KIND`)."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

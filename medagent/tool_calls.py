@@ -3,8 +3,6 @@
 Also how one query is read from a call that an endpoint reports, or that a model wrote.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

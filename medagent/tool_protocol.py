@@ -4,8 +4,6 @@ The template writes the tools, the question and the results. A turn of the model
 rendered again. It ends where the template ends a turn. A turn without a call is the answer.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -257,12 +255,12 @@ class ToolProtocol(TurnProtocol):
         return ids, len(passages)
 
     def _next(
-        self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], content: Content, *, ended: bool
+        self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], content: "Content", *, ended: bool
     ) -> list[int]:
         end, parts = self._template(tokenizer).after_turn(messages)
         return self._ids(tokenizer, parts if ended else [end, *parts], content)
 
-    def _ids(self, tokenizer: PreTrainedTokenizerBase, parts: Sequence[str | Slot], content: Content) -> list[int]:
+    def _ids(self, tokenizer: PreTrainedTokenizerBase, parts: Sequence[str | Slot], content: "Content") -> list[int]:
         ids = list[int]()
         for part in parts:
             if isinstance(part, str):

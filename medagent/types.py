@@ -8,8 +8,6 @@ Worked example, a rollout of two turns over a prompt of two tokens::
     turn_ids   [-1,-1, 0, 0,-1, 1]     -1 outside actions
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -217,7 +215,7 @@ class Rollout:
         """Passages shown, in the order of their citation numbers (the first is [1])."""
         return [hit for turn in self.turns for hit in turn.hits]
 
-    def graded(self, reward: float, *, success: bool) -> Rollout:
+    def graded(self, reward: float, *, success: bool) -> "Rollout":
         """A copy that carries its grade."""
         return replace(self, reward=reward, success=success)
 

@@ -5,8 +5,6 @@ of the protocol and of the model's chat template get look-alike characters. It i
 added tokens. So it can hold no id by which the model tells who speaks, whether that token is special or not.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """Documents to passages, passages to an index, an index to search; names are imported when they are first used."""
 
-from __future__ import annotations
-
 import os
 from typing import TYPE_CHECKING
 

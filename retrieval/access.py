@@ -3,8 +3,6 @@
 SQLite then reads the database as it is. Chroma, which writes wherever it opens, works on a copy of its folder.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

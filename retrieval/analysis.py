@@ -4,8 +4,6 @@ The medical analyser is built for names: "IL-6", "IL 6" and "il6" share tokens, 
 "type II" and "type 2". Question words and articles are left out, but "Hepatitis A" keeps its letter.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Gathers the waiting queries of many callers into batches for one retriever, with retries and statistics."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque
@@ -86,7 +84,7 @@ class SearchBatcher:
         """How many queries wait for the next batch."""
         return len(self._queue)
 
-    def within(self, where: Filter) -> SearchBatcher:
+    def within(self, where: Filter) -> "SearchBatcher":
         """A view of this batcher, whose searches all have that filter as well; it fills the same batches."""
         view = copy(self)
         view._where = self._where & where

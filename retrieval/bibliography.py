@@ -1,7 +1,5 @@
 """Bibliographic data of a document: authors, journal, date, names and address."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping
@@ -62,7 +60,7 @@ class Bibliography:
     kind: str = NARRATIVE
     grade: str = ""
 
-    def of_kind(self, kind: str, grade: str) -> Bibliography:
+    def of_kind(self, kind: str, grade: str) -> "Bibliography":
         """The same with a kind and grades that were found, unless its source gave them."""
         given = (kind, grade) == (self.kind, self.grade) or self.kind != NARRATIVE
         return self if given else replace(self, kind=kind, grade=grade)
@@ -82,14 +80,14 @@ class Bibliography:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @staticmethod
-    def from_json(row: Mapping[str, Any]) -> Bibliography:
+    def from_json(row: Mapping[str, Any]) -> "Bibliography":
         """The inverse of `to_json`; other fields of the row are left alone."""
         known: dict[str, Any] = {name: row[name] for name in NAMES if name in row}
         made: dict[str, Any] = {name: tuple(said) if isinstance(said, list) else said for name, said in known.items()}
         return Bibliography(**made)
 
     @staticmethod
-    def of_row(row: Mapping[str, Any]) -> Bibliography:
+    def of_row(row: Mapping[str, Any]) -> "Bibliography":
         """The bibliography of a user's row; texts split at semicolons, and only addresses of the web count."""
         found: dict[str, Any] = {}
         for name in NAMES:

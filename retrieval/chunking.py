@@ -1,7 +1,5 @@
 """Documents to passages of whole sentences, up to a limit of tokens, with an overlap; headings stay with the text."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence

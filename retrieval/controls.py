@@ -1,7 +1,5 @@
 """Retrievers for controls: one is missing, one fails on a share of the queries, one returns unrelated passages."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 
@@ -32,7 +30,7 @@ class UnreliableRetriever:
         self._unrelated = UnrelatedRetriever(retriever.passages, seed=seed)
         self._share, self._seed = share, seed
 
-    def reseeded(self, seed: int) -> UnreliableRetriever:
+    def reseeded(self, seed: int) -> "UnreliableRetriever":
         """The same retriever with other failing queries."""
         return UnreliableRetriever(self.retriever, self._share, seed)
 

@@ -1,7 +1,5 @@
 """Corpora: named parts (files, datasets, lists), read one after the other and always in the same order."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -3,8 +3,6 @@
 Other names of a document are its aliases. A version sorts as text; an empty one comes before all others.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

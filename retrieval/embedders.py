@@ -1,7 +1,5 @@
 """Embedders turn passages and queries into vectors; an index may be searched with the embedder of its identity only."""
 
-from __future__ import annotations
-
 import math
 import re
 from abc import abstractmethod

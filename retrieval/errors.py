@@ -1,7 +1,5 @@
 """Errors of retrieval: each says what was found, what was wanted, and what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -7,8 +7,6 @@ without case and accents, and a `*` in a value stands for anything. `!=` also ke
 unknown; all other conditions leave them out.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -119,7 +117,7 @@ class Filter:
         return not self.conditions
 
     @staticmethod
-    def parse(text: str) -> Filter:
+    def parse(text: str) -> "Filter":
         """The filter that a text describes; an empty text lets everything through.
 
         >>> str(Filter.parse("year >= 2020 source=WHO,'Genetics Home Reference'"))
@@ -139,14 +137,14 @@ class Filter:
         return Filter(tuple(found))
 
     @staticmethod
-    def of(sources: Sequence[str] = (), year_from: int | None = None, year_to: int | None = None) -> Filter:
+    def of(sources: Sequence[str] = (), year_from: int | None = None, year_to: int | None = None) -> "Filter":
         """The filter of these sources and years, where they are given."""
         found = [FilterCondition("source", "=", tuple(sources))] if sources else []
         found += [FilterCondition("year", ">=", (str(year_from),))] if year_from is not None else []
         found += [FilterCondition("year", "<=", (str(year_to),))] if year_to is not None else []
         return Filter(tuple(found))
 
-    def __and__(self, other: Filter) -> Filter:
+    def __and__(self, other: "Filter") -> "Filter":
         return Filter(tuple(dict.fromkeys((*self.conditions, *other.conditions))))
 
     def __str__(self) -> str:

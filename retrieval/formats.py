@@ -1,7 +1,5 @@
 """The formats of files that an index is built from: one list for readers, help, documentation and errors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal

@@ -3,8 +3,6 @@
 Reciprocal rank fusion (Cormack et al., SIGIR 2009): score(d) = sum over rankings of weight / (k + rank of d).
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator

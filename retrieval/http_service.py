@@ -3,8 +3,6 @@
 An index of others may name a service of theirs. So it has a key of its own, and a service elsewhere is named aloud.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import time

@@ -5,8 +5,6 @@ passages.sqlite, embeddings.f32    source of truth
 chroma/, bm25/                     search structures
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """A corpus into the store, batch by batch: cut, compare with what is held, embed, commit; a killed run goes on."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

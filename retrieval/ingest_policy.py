@@ -8,8 +8,6 @@
 - Removed and retracted documents stay out. Deleted ones stay out until the source brings a newer version.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

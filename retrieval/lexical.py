@@ -1,7 +1,5 @@
 """BM25 (bm25s) over an index's passages, with the constants of Anserini (Yang et al., SIGIR 2017)."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from array import array
@@ -52,7 +50,7 @@ class LexicalIndex:
         os.replace(part, folder / FOLDER)
 
     @staticmethod
-    def load(folder: Path, analyser: Analyser) -> LexicalIndex:
+    def load(folder: Path, analyser: Analyser) -> "LexicalIndex":
         """Open what `build` saved; the scores stay on disk until they are used."""
         try:
             scores = bm25s.BM25.load(folder / FOLDER, load_corpus=False, mmap=True)

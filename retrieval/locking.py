@@ -4,8 +4,6 @@ The system releases the locks of a process that dies. A reader that may not writ
 each search whether the index is still the one it opened.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

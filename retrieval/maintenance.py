@@ -1,7 +1,5 @@
 """Checks, describes, repairs and rebuilds an index, and removes documents from it."""
 
-from __future__ import annotations
-
 import filecmp
 import json
 import tempfile

@@ -1,7 +1,5 @@
 """The record of an index's settings and content, and the check of its embedder."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -38,7 +36,7 @@ class Manifest:
     synonyms_sha256: str = ""
 
     @staticmethod
-    def read(folder: Path) -> Manifest:
+    def read(folder: Path) -> "Manifest":
         """The manifest of an index folder, checked for its format."""
         path = folder / "manifest.json"
         check_readable(folder)

@@ -1,7 +1,5 @@
 """An index for assistants, over the Model Context Protocol: a tool `search`, and resources `passage://ID`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Text as it is stored and compared: no invisible characters, one spelling for accents, British words and numerals."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

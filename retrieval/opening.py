@@ -1,7 +1,5 @@
 """An index by its name: the folder of one, or the address of one that is served."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from medagent.retrieval.errors import RetrievalError

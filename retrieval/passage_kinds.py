@@ -3,8 +3,6 @@
 Rules are strict: a passage that only talks of recommendations is narrative.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from itertools import groupby

@@ -1,7 +1,5 @@
 """A passage is the unit of retrieval and citation. Its id follows from its content, so it is stable across rebuilds."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -33,7 +31,7 @@ class Passage:
     about: Bibliography = Bibliography()
 
     @staticmethod
-    def make(title: str, text: str, source: str = "", *, id: str = "", section: str = "", **more: Any) -> Passage:
+    def make(title: str, text: str, source: str = "", *, id: str = "", section: str = "", **more: Any) -> "Passage":
         """A passage; unless one is given, its id is 16 hex digits of SHA-256 over title, section and text."""
         return Passage(id or content_digest(title, section, text), title, text, source, section, **more)
 
@@ -63,7 +61,7 @@ class Passage:
         return {name: value for name, value in values.items() if value not in ("", None)} | self.about.to_json()
 
     @staticmethod
-    def from_json(row: dict[str, Any]) -> Passage:
+    def from_json(row: dict[str, Any]) -> "Passage":
         """The inverse of `to_json`."""
         own = {name: value for name, value in row.items() if name not in NAMES}
         return Passage(**{"title": "", **own, "about": Bibliography.from_json(row)})

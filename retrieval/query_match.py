@@ -1,7 +1,5 @@
 """The words of a query against those of an index: which count, near words and synonyms, and how much a text has."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -53,7 +51,7 @@ class QueryWords:
         words: Callable[[], Iterable[str]],
         count: Callable[[str], int],
         num_passages: int,
-        synonyms: Synonyms | None = None,
+        synonyms: "Synonyms | None" = None,
     ) -> None:
         """`groups` is the analyser's, `words` gives the index's, and `count` in how many passages a word is."""
         self._synonyms = synonyms or Synonyms(())

@@ -1,7 +1,5 @@
 """Searches an index that another process serves (`medagent index serve`)."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Rerankers read query and passage together. They are slower than fusion, so they see its first candidates only."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Protocol

@@ -1,7 +1,5 @@
 """The interface of every retriever: queries in, passages out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable

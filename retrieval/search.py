@@ -1,7 +1,5 @@
 """Hybrid search: dense vectors in Chroma and BM25, fused by reciprocal rank; callers see one `Retriever`."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -116,7 +114,7 @@ class HybridRetriever(FilteringRetriever):
         return self.manifest.num_passages
 
     @property
-    def passages(self) -> StoredPassages:
+    def passages(self) -> "StoredPassages":
         """All passages, in row order, each read from disk when it is looked at."""
         return StoredPassages(self._read, self._store.rows())
 
@@ -257,7 +255,7 @@ class StoredPassages(Sequence[Passage]):
         """`rows` are those that `fetch` takes, in order."""
         self._fetch, self._rows = fetch, rows
 
-    def drawn(self, number: int, seed: int) -> StoredPassages:
+    def drawn(self, number: int, seed: int) -> "StoredPassages":
         """So many of them, in an order that follows from the seed."""
         return StoredPassages(self._fetch, np.random.default_rng(seed).permutation(self._rows)[:number])
 

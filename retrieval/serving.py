@@ -4,8 +4,6 @@ Search-R1 (Jin et al., arXiv 2503.09516): POST /retrieve {"queries", "topk", "re
 [[{"document": {"id", "contents"}, "score"}]]}. The first line of `contents` is the title.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence

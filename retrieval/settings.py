@@ -1,7 +1,5 @@
 """Settings of building and searching an index, written into its manifest, so that every caller searches alike."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -78,7 +76,7 @@ class IndexSettings:
     ocr: str = ""
 
     @staticmethod
-    def from_json(row: dict[str, Any]) -> IndexSettings:
+    def from_json(row: dict[str, Any]) -> "IndexSettings":
         """The inverse of `asdict`."""
         return IndexSettings(
             **{**row, "chunking": Chunking(**row["chunking"]), "search": SearchSettings(**row["search"])}

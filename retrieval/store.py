@@ -4,8 +4,6 @@ Vectors are flushed before the transaction that counts their rows, so a kill los
 renumbered. A removed row leaves a gap, with its text overwritten and its vector set to zero.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sqlite3

@@ -1,7 +1,5 @@
 """Reads an index's database and its file of vectors: see `medagent.retrieval.store`."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Reads terms of one meaning from files: MeSH, HPO (hp.obo), ICD-10-CM, and lists of a user's own."""
 
-from __future__ import annotations
-
 import gzip
 import re
 from collections import Counter

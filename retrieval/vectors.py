@@ -1,7 +1,5 @@
 """The dense side: vectors in a Chroma collection, in the index's folder or on Chroma's own server."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil
@@ -43,7 +41,7 @@ class ChromaVectors:
         self.close: Callable[[], object] = lambda: None  # deletes the copy, where there is one
 
     @staticmethod
-    def local(folder: Path) -> ChromaVectors:
+    def local(folder: Path) -> "ChromaVectors":
         """In `folder`/chroma. One process only may own it; who may not write there gets a copy."""
         place = folder / "chroma"
         copied = place.exists() and not may_write(folder)
@@ -55,7 +53,7 @@ class ChromaVectors:
         return vectors
 
     @staticmethod
-    def remote(url: str, name: str) -> ChromaVectors:
+    def remote(url: str, name: str) -> "ChromaVectors":
         """On a Chroma server (`chroma run`), in a collection of that name."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -3,8 +3,6 @@
 Names are imported when they are first used, so `import medagent.training` loads no torch.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from medagent.lazy import homes_in, lazy

@@ -1,7 +1,5 @@
 """Policy, critic and reference on ONE copy of the base weights: LoRA adapters, and the base with adapters off."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,7 +71,7 @@ class SharedBase(nn.Module):
             checkpoint_layers(self.base, lambda: self._active, self._activate)
         self.train()
 
-    def train(self, mode: bool = True) -> SharedBase:
+    def train(self, mode: bool = True) -> "SharedBase":
         """Keep the base and its adapters in evaluation mode: dropout makes each forward pass different."""
         super().train(mode)
         self.peft.eval()

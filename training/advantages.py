@@ -4,8 +4,6 @@ Shapes: B rollouts, T tokens, A action tokens of the longest rollout. The enviro
 sums a tensor over ranks. Nothing here has a gradient.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar, Literal

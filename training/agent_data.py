@@ -1,7 +1,5 @@
 """Shared by every kind of training: the dialogue's rules, the retriever, and access to the present policy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`model.dtype: auto`: chosen at a run's first start and kept, so that another machine goes on with the same dtype."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError

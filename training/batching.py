@@ -1,7 +1,5 @@
 """Which rollouts are read together: in a minibatch, in a micro-batch, and in one pass of the base."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """`load_from_checkpoint` of a file that may come from others."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, Self

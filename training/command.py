@@ -1,7 +1,5 @@
 """`medagent train` and `sft`: runs by configuration, whose parser explains why a class does not fit."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Which settings fit together: others are refused or warned of before the first rollout, with the reason."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import fields

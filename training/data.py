@@ -1,7 +1,5 @@
 """Experience as a Lightning data source: an epoch is an iteration, collected with the weights at its first `next()`."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

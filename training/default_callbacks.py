@@ -1,7 +1,5 @@
 """The callbacks of every run: whole iterations, learning rates, counted tokens, and a limit that fits the memory."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -133,7 +131,7 @@ class CountedTokens(Callback):
         return [total + int(new) for total, new in zip(self._totals, added, strict=True)]
 
     @staticmethod
-    def of(trainer: Trainer) -> CountedTokens:
+    def of(trainer: Trainer) -> "CountedTokens":
         """The one of a trainer."""
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         return next(each for each in callbacks if isinstance(each, CountedTokens))

@@ -1,7 +1,5 @@
 """The engines by the names that configurations use, and the trained module's weights as engines read them."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How the passes of an update are computed: memory against time. Only a base in 4 bits learns otherwise."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -3,8 +3,6 @@
 Shapes: B rollouts, T tokens, K turns and the end of the last one, F numbers of evidence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import FrozenInstanceError, dataclass, replace
 from itertools import count, islice
@@ -103,17 +101,17 @@ class Experience(RolloutTensors):
     micro_batches: tuple[tuple[int, ...], ...] = ()
     """The rows of each micro-batch of an optimizer step; none where all rows are one micro-batch."""
 
-    def rows(self, indices: Sequence[int]) -> Experience:
+    def rows(self, indices: Sequence[int]) -> "Experience":
         """The chosen rollouts, truncated to the longest of them, without metrics and micro-batches."""
         names = tuple(self.names[index] for index in indices) if self.names else ()
         return replace(super().rows(indices), metrics={}, names=names, micro_batches=())
 
-    def step(self, parts: Sequence[Sequence[int]]) -> Experience:
+    def step(self, parts: Sequence[Sequence[int]]) -> "Experience":
         """The rows of one optimizer step, in these micro-batches."""
         rows = self.rows([row for part in parts for row in part])
         return replace(rows, micro_batches=consecutive(map(len, parts)))
 
-    def split(self) -> list[Experience]:
+    def split(self) -> "list[Experience]":
         """The micro-batches."""
         return [self.rows(rows) for rows in self.micro_batches] or [self]
 

@@ -1,7 +1,5 @@
 """Optimizer steps whose loss or gradient is not finite: skipped and counted; the third in a row ends the run."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """One forward pass of the base over rows, as `Execution` says: padded, packed, or along a prefix tree."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ The gradient of a log-prob by its state, (W[token] - p W) / temperature, is made
 Shapes: R rows, H hidden size, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -4,8 +4,6 @@ The adapter is copied, and kept as the frozen reference. Nothing is merged: belo
 adapter away, and would make a base of its own.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Metrics of an iteration's rollouts: figures of all ranks together, which `reduce` sums."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 

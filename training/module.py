@@ -1,7 +1,5 @@
 """The LightningModule: one optimizer step per batch, by manual optimisation (`AgentModule.training_step`)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -49,10 +47,10 @@ KLMode = Literal["loss", "reward"]
 class StepCallback(Callback):
     """A callback that takes part in optimizer steps, such as `medagent.training.callbacks.ClippingBiasCorrection`."""
 
-    def on_policy_loss(self, module: AgentModule, terms: PolicyTerms) -> None:
+    def on_policy_loss(self, module: "AgentModule", terms: PolicyTerms) -> None:
         """The policy's loss of a part of the step is made, and its backward pass is still to come."""
 
-    def on_finite_gradient(self, module: AgentModule, optimizer: Optimizer) -> None:
+    def on_finite_gradient(self, module: "AgentModule", optimizer: Optimizer) -> None:
         """The gradient is whole, unclipped and, unlike in `on_before_optimizer_step`, finite. Rates hold for a step."""
 
 

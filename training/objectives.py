@@ -6,8 +6,6 @@ arXiv 2511.20718) or a rollout (GSPO, arXiv 2507.18071), as `ratio_segments_BT` 
 Shapes: B rollouts, T tokens. `loss_weights_BT` is each action token's share of the optimizer step, 0 elsewhere.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -5,8 +5,6 @@ own position, and sees what lies before it on its path. States and gradients are
 rounding. A row's attention is one call: its own tokens, the end of its path, are queries; its whole path is keys.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +41,7 @@ class PrefixTree:
     """The inputs of attention, for a row and a window; filled when it is asked for, and the same in all layers."""
 
     @staticmethod
-    def of(token_ids_BT: Tensor, attention_BT: Tensor) -> PrefixTree:
+    def of(token_ids_BT: Tensor, attention_BT: Tensor) -> "PrefixTree":
         """The tree of right-padded rows, in their order."""
         shared = shared_with_earlier(token_ids_BT, attention_BT)
         lengths = attention_BT.sum(dim=1).tolist()

@@ -1,7 +1,5 @@
 """Several ranks, which make the same calls in the same order: reductions over them."""
 
-from __future__ import annotations
-
 from typing import Literal, TypeVar
 
 from lightning import Trainer

@@ -1,7 +1,5 @@
 """The reward of a rollout is its grade; open answers can earn a part: `F1`, `ExactMatch`, `ContainsAnswer`."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace

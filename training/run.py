@@ -4,8 +4,6 @@ RUN/config.yaml   the resolved configuration         RUN/logs, RUN/tensorboard  
 RUN/checkpoints   the two newest iterations          RUN/agent                   the exported agent
 """
 
-from __future__ import annotations
-
 import atexit
 import csv
 import json

@@ -3,8 +3,6 @@
 A trainer's setting that the update would ignore, or that would break it, is refused with its remedy.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Mapping

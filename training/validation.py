@@ -1,7 +1,5 @@
 """Validation on Lightning's loop: greedy answers to held-out questions with the weights of the moment."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

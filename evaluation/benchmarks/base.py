@@ -3,8 +3,6 @@
 That part checks unique ids, takes ranges and seeded samples, and counts corrections as notes.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """The packaged starter world, your own questions, and open questions with several right answers."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

@@ -3,8 +3,6 @@
 BioASQ has factoid, list and yes/no questions with the snippets that experts marked in PubMed's abstracts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """Multiple-choice examinations: MedQA, MedMCQA, MMLU's medical subjects, MedXpertQA."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -4,8 +4,6 @@ What a format allows is corrected and counted in `notes`: a byte order mark, CRL
 else is an error.
 """
 
-from __future__ import annotations
-
 import csv
 import html
 import io

@@ -1,7 +1,5 @@
 """A benchmark by name, with its file or hub dataset and the part of it that is asked."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256

@@ -5,8 +5,6 @@ the first of ranked answers. Yes / no / maybe make no claim, so their citations 
 support an answer is judged in `medagent.evidence.support`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ These two are for comparison with published numbers. The rewards and the verdict
 which keeps the signs that decide in medicine ("Rh+" is not "Rh-").
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

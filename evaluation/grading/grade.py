@@ -1,7 +1,5 @@
 """Grading of rollouts, and therefore the reward. The strict reading decides; the lenient one is reported beside it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

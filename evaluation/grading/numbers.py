@@ -5,8 +5,6 @@ mg/dl is never mmol/l. Months and years are no days. A library such as pint know
 as units; the table here has what medicine writes.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
@@ -120,7 +118,7 @@ class Quantity:
             return []
         return [(self.value - own.offset) * own.factor / unit.factor + unit.offset]
 
-    def within(self, gold: Quantity, bounds: Bounds | None = None, *, assume_unit: bool = False) -> bool:
+    def within(self, gold: "Quantity", bounds: Bounds | None = None, *, assume_unit: bool = False) -> bool:
         """Whether it equals another one, or lies within bounds in the other's unit."""
         low, high = bounds or (gold.value, gold.value)
         return any(

@@ -16,8 +16,6 @@ Hyphens inside a word are punctuation, as in SQuAD: "PD-1" is "PD1". A hyphen be
 other answer has a space there: "next-generation" is "next generation". SQuAD's own tokens are in `exact_match`.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import Counter

@@ -12,8 +12,6 @@ A single answer that names several options ("A or C") is no answer in either col
 (B)") or guessed at ("maybe (B)?").
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

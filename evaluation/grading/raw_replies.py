@@ -1,7 +1,5 @@
 """Grades a file of raw replies (`medagent grade`): what a model wrote, without the rollout around it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Strips the reasoning that a model wrote before its reply, so that nothing in it is read as an answer."""
 
-from __future__ import annotations
-
 import re
 
 from medagent.plain_protocol import tagged_answers

@@ -8,8 +8,6 @@ Lenient goes on: the last line, the last statement, the last sentence, a line th
 first line before an explanation. Lists of the options name none.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ Some letters are no options: "E. coli", "B cells", "C-reactive protein". A speci
 point, as an option is marked. The options tell which of the two is meant, else a list of species does.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

@@ -3,8 +3,6 @@
 A reason is a short text that is counted and shown; an empty one keeps the draft.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Makes questions from an index: a model writes drafts about its passages, and checks keep the good ones."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """A language model writes a question about each passage, and answers it with the passage and without it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence

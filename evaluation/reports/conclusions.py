@@ -1,7 +1,5 @@
 """The conclusions that an evaluation allows and forbids, in one sentence each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from medagent.evaluation.metrics import ModeReport

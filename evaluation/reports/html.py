@@ -1,7 +1,5 @@
 """Reports: one JSON for programs, one self-contained HTML page for people (no script, no outside asset)."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The figures of an evaluation as tables (page, terminal, Markdown) and curves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup

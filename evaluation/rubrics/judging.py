@@ -1,7 +1,5 @@
 """An LLM judge: its prompts, the verdicts read in its replies, and runs that go on where they were interrupted."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Replies to conversations, by a chat endpoint, a model in process through its chat template, or an agent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

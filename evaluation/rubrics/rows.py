@@ -3,8 +3,6 @@
 Sources: HealthBench and its meta-evaluation (arXiv 2505.08775); HealthBench Professional (arXiv 2604.27470).
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """HealthBench's scores, and how far a judge agrees with people. Pure functions."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ search. It names a wrong option, a word to write, or a word to search for. Succe
 (after AgentDojo, arXiv 2406.13352), not by what it read.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

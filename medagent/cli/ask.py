@@ -1,7 +1,5 @@
 """The work of `medagent ask` and `medagent chat`: one question at a time, in front of a person."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The output of `medagent compare`, `grade` and `contamination`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

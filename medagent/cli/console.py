@@ -1,7 +1,5 @@
 """The terminal's view of a question: its turns, passages and cited answer. Model and passage text stays plain text."""
 
-from __future__ import annotations
-
 from rich.console import Console
 
 from medagent.cli.safe_text import escape

@@ -4,8 +4,6 @@ A table of stages describes each base. The starter takes minutes and begins anew
 hours on two cores; each of its stages is kept in the folder, so the same command resumes where it was interrupted.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The end of a demonstration: a table, one answer turn by turn, and a page."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence

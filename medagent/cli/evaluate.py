@@ -1,7 +1,5 @@
 """Progress and figures of `medagent evaluate`, for the terminal."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The output of `medagent index` and `medagent search`: progress, changes, and passages for people or programs."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Mapping

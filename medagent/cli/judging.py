@@ -1,7 +1,5 @@
 """The work and the output of `medagent rubric`, `acceptance` and `questions make`, which ask a model for long."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -3,8 +3,6 @@
 Functions import what they need when they are called, so `--help` answers at once.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -118,7 +116,7 @@ def _flags(commands: dict[str, Any]) -> set[str]:
     """The options of all commands that are true or false."""
     functions = [found for found in commands.values() if callable(found)]
     nested = [_flags(found) for found in commands.values() if isinstance(found, dict)]
-    own = {f"--{name}" for function in functions for name, kind in get_annotations(function).items() if kind == "bool"}
+    own = {f"--{name}" for function in functions for name, kind in get_annotations(function).items() if kind is bool}
     return own.union(*nested)
 
 

@@ -1,7 +1,5 @@
 """Progress bars for long work."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The work of `medagent replay`: makes an answer again from its record, and compares the two."""
 
-from __future__ import annotations
-
 import asyncio
 import difflib
 import json

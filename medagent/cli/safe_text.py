@@ -1,7 +1,5 @@
 """Text of models and documents for a terminal."""
 
-from __future__ import annotations
-
 from rich import markup
 
 

@@ -1,7 +1,5 @@
 """The work of `medagent serve`: open an agent once, and answer over HTTP until interrupted."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import socket

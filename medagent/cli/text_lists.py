@@ -1,7 +1,5 @@
 """Lists of texts on the command line. What is typed stays text: 00123 keeps its zeros, and null is a word."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from inspect import Parameter, signature

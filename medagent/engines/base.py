@@ -1,7 +1,5 @@
 """The interface of an engine: it samples turns with weights from an agent's folder, or synced from the trainer."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ In float32 the policy's LoRA is merged into a copy of the base at each sync. In 
 beside the base, which trainer and engine then share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """vLLM servers elsewhere as the engine, reached over HTTP."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

@@ -1,7 +1,5 @@
 """vLLM on this machine as the engine: a server in a process of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

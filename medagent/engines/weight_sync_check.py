@@ -4,8 +4,6 @@ The first compares checksums of the weights that were sent and of those that the
 in it. The second compares log-probs of a probe, as the engine and as the trainer compute them.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Judges by program whether a corpus states an answer: its subject, its words, its option and its doses."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 Shown = Literal["stated", "partly", "all"]

@@ -1,7 +1,5 @@
 """The answer of a rollout with its citations checked, and the rollout's steps as they end."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

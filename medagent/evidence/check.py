@@ -1,7 +1,5 @@
 """Decides whether people are shown an answer, and what the corpus offers instead."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence
@@ -60,7 +58,7 @@ class EvidenceCheck:
         emergencies: str | None = None,
         synonyms: str | None = None,
         number: str = NUMBER,
-    ) -> EvidenceCheck:
+    ) -> "EvidenceCheck":
         """The check of answers over this retriever. `number` is whom the lines of `emergencies` tell to call."""
         lines = Emergencies.load(Path(emergencies) if emergencies else None, number=number)
         table = SynonymTable.load(Path(synonyms) if synonyms else None)

@@ -4,8 +4,6 @@ Drugs are found by the stems of the World Health Organization's international no
 and a list of names without a stem. Brand names are not known.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -56,7 +54,7 @@ class Named:
     drugs: frozenset[str]
     numbers: frozenset[tuple[str, str]]
 
-    def beyond(self, other: Named) -> Named:
+    def beyond(self, other: "Named") -> "Named":
         """The drugs and numbers that `other` does not name. A number without a unit matches any unit."""
         values = {value for value, _ in other.numbers}
         return Named(

@@ -1,7 +1,5 @@
 """Questions that may come from a person in danger get a fixed line above any answer, by the patterns of a file."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from importlib.resources import files
@@ -41,7 +39,7 @@ class Emergencies:
     pleading: re.Pattern[str]
 
     @staticmethod
-    def load(path: Path | None = None, *, number: str = NUMBER) -> Emergencies:
+    def load(path: Path | None = None, *, number: str = NUMBER) -> "Emergencies":
         """The packaged file, or an operator's. `number` is whom the lines tell to call.
 
         Raises:

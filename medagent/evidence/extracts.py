@@ -1,7 +1,5 @@
 """The documents' own words on a question: whole sentences of the asked subject and kind, the best first."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Judges of support by name: rules, a language model by likelihood, or one for natural language inference."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """The kinds of verdict on an answer, and what each says."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any

@@ -4,8 +4,6 @@ Precision comes before recall. A sentence counts if it is about the subject or t
 drug that the answer names. One whose own subject is another drug or disease never does.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Reads the subject and the kind of a question, and the statements of an answer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +29,7 @@ class Asked:
     kinds: tuple[QuestionKind, ...]
 
     @staticmethod
-    def of(question: Question) -> Asked:
+    def of(question: Question) -> "Asked":
         """Read a question; its options are no part of it."""
         text = question.text
         return Asked(subject_words(without_kinds(without_sort(text))), asked_for(text))

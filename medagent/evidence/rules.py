@@ -1,7 +1,5 @@
 """Whether passages state an answer, and a sentence the relation that is asked for, by the rules of words alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -110,7 +108,7 @@ class AskedRelation:
     sort: str = ""
 
     @staticmethod
-    def asked_by(question: str) -> AskedRelation | None:
+    def asked_by(question: str) -> "AskedRelation | None":
         """The relation of "which drug causes", "what prevents"; None where the words of the kind are enough."""
         asked = folded(question)
         if _OF_A_DRUG.match(asked):

@@ -3,8 +3,6 @@
 A clause that denies states nothing. "Which nerve" asks for something that the passage calls a nerve.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ subject must add no word that narrows it: "cryptococcal meningitis" is narrower 
 heading ("guideline", "what you need to know about") narrow nothing, nor does another word of the question.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ asks it for its verdict, evaluation and the reward of citations for these counts
 words answer it (`medagent.evidence.rules`), or models (`medagent.evidence.judges`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -131,7 +129,7 @@ class Support:
     citations: int = 0
     counted: int = 0
 
-    def __add__(self, other: Support) -> Support:
+    def __add__(self, other: "Support") -> "Support":
         return Support(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 

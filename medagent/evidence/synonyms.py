@@ -1,7 +1,5 @@
 """Names of one meaning, of which subjects are compared by the first: "heart attack" is "myocardial infarction"."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -31,7 +29,7 @@ class SynonymTable:
 
     @staticmethod
     @lru_cache(maxsize=4)
-    def load(path: Path | None = None) -> SynonymTable:
+    def load(path: Path | None = None) -> "SynonymTable":
         """The packaged table, after the groups of an operator's file, which come first.
 
         Raises:

@@ -5,8 +5,6 @@ one that was shown and that names the passage's subject. *Answer*: the passage e
 model (`medagent.evidence.support`), and tells the kind of thing that was asked for, such as a treatment.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

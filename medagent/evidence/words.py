@@ -3,8 +3,6 @@
 Accents, capitals, plurals and endings do not count: "oedema" is "edema". Words that only frame a question are left out.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import defaultdict

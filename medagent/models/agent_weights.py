@@ -1,7 +1,5 @@
 """The weights of an agent's folder: its base model, and the adapter in `adapter/` if there is one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import cast
 

@@ -4,8 +4,6 @@ A GGUF file is dequantised once into a cache folder: safetensors in float32, con
 then on it is like any other folder, for training, vLLM, peft and export.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path

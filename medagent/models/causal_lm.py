@@ -1,7 +1,5 @@
 """Uniform access to Hugging Face causal language models. Vocabulary scores are computed only where needed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from pathlib import Path

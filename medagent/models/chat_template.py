@@ -1,7 +1,5 @@
 """A tokenizer's chat template, rendered as on a fixed day, and the tokens that it puts before a text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime

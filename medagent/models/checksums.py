@@ -5,8 +5,6 @@ those of its parts, and an engine may lay weights out as it likes. vLLM's worker
 torch alone.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

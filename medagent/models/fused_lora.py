@@ -1,7 +1,5 @@
 """LoRA layers that compute what peft's compute in a fraction of the time: for training, sampling and serving alike."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, cast
 

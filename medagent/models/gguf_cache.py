@@ -3,8 +3,6 @@
 CACHE/base-models/STEM-SHA256-FORM holds what save_pretrained writes.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import os

@@ -4,8 +4,6 @@ transformers copies keys and values for each query head wherever there is a mask
 that copy is most of a step on a CPU.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn

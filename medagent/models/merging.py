@@ -4,8 +4,6 @@ A weight of 8 bits of mantissa cannot hold a change below 1/512 of itself. Early
 learns is smaller. So merges are computed in float32, and the lost share is measured after rounding to the base's dtype.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -3,8 +3,6 @@
 A plain adapter changes a layer by scaling * B A, and perhaps its bias. Anything else would be lost in a merge.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Iterable, Mapping

@@ -4,8 +4,6 @@ A processor without hardware for bfloat16 is slower in it than in float32. Small
 rounding.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

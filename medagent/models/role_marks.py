@@ -5,8 +5,6 @@ taking what stands around these, whatever its signs. Words without signs are no 
 text from outside never yields their ids.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator

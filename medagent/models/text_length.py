@@ -4,8 +4,6 @@ Positions that are rotated by frequencies of the text's length (rope types dynam
 token. The keys of a cache were rotated by the former ones. A table of positions simply ends.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,8 +5,6 @@ between the marks is the template's own, and the texts are encoded apart. So no 
 and no sampled turn is rendered again.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence

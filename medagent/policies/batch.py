@@ -6,8 +6,6 @@ position of the row's last one, so that no position lies beyond the row's text.
 Shapes: S slots, Q tokens read, H hidden size, V vocabulary, M rows of the slot that has most.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

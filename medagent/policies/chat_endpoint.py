@@ -5,8 +5,6 @@ stand in for tokens between the loop and this policy. The limits on prompt, obse
 Only `max_turn_tokens` counts the endpoint's tokens. It gives no log-probs, so all are 0 and there is no calibration.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Mapping
@@ -75,14 +73,14 @@ class RemotePolicy(Policy):
         self.endpoint = Endpoint(self.url, self.api_key, self.timeout_s, self.retries, self.backoff_s)
         self.endpoint.requests_per_minute = self.requests_per_minute
 
-    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> RemoteSession:
+    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> "RemoteSession":
         """See `Policy.open`. The seed is sent along; the endpoint decides whether to use it."""
         return RemoteSession(self, seed % 2**31, temperature, blocks)
 
     async def disconnect(self) -> None:
         await self.endpoint.disconnect()
 
-    async def complete(self, body: dict[str, Any]) -> ChatReply:
+    async def complete(self, body: dict[str, Any]) -> "ChatReply":
         """One call of the endpoint: the first choice."""
         endpoint = self.endpoint
         while True:
@@ -124,7 +122,7 @@ class RemotePolicy(Policy):
         self.refused.update(found)
         return bool(found)
 
-    def _reply(self, answer: httpx.Response) -> ChatReply:
+    def _reply(self, answer: httpx.Response) -> "ChatReply":
         try:
             body = answer.json()
             choice = body["choices"][0]

@@ -5,8 +5,6 @@ can be trained on. Every dialogue stays with one replica, whose prefix cache hol
 another reads the dialogue from the beginning.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence
@@ -101,7 +99,7 @@ class CompletionPolicy(Policy):
         self.replicas = [Replica(source) for source in self.sources]
         self.end_ids = end_token_ids(self.tokenizer) if self.end_ids is None else self.end_ids
 
-    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> CompletionSession:
+    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> "CompletionSession":
         return CompletionSession(self, seed=seed, temperature=temperature, blocks=blocks)
 
     async def disconnect(self) -> None:

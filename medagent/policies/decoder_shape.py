@@ -5,8 +5,6 @@ The cache is a buffer whose rows write at their own positions. A head's position
 attention reads them. The other order takes about twice the time on a CPU.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An HTTP endpoint that may be slow, busy or unreachable for a while. Requests are retried with back-off."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re

@@ -4,8 +4,6 @@ No part of the context is computed twice. Sampling inverts the cumulative distri
 number follows from the session's seed, the turn and the position alone, so a sample does not depend on other rows.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -55,7 +53,7 @@ class HFPolicy(Policy):
         self._changed = Condition(self._lock)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="policy")
 
-    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> HFSession:
+    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> "HFSession":
         session = HFSession(self, seed=seed, temperature=temperature, blocks=blocks)
         with self._lock:
             self._open.add(session.dialogue)

@@ -6,8 +6,6 @@ block's entries are accumulated in float64.
 Shapes: S slots, M numbers drawn for the slot that has most, V vocabulary, N blocks.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

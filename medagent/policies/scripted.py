@@ -1,7 +1,5 @@
 """A policy that writes given turns: it drives the rollout loop in tests and examples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from transformers import PreTrainedTokenizerBase
@@ -19,7 +17,7 @@ class ScriptedPolicy(Policy):
     def __init__(self, tokenizer: PreTrainedTokenizerBase, script: Script) -> None:
         self.tokenizer, self._script = tokenizer, script
 
-    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> ScriptedSession:
+    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> "ScriptedSession":
         """See `Policy.open`; seed and temperature change nothing."""
         return ScriptedSession(self.tokenizer, self._script, blocks)
 

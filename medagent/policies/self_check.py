@@ -4,8 +4,6 @@ Families differ in how they take positions, masks and caches, and some ignore th
 its policy is made: two rows of different lengths are read in steps, as dialogues are.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

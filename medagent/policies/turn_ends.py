@@ -10,8 +10,6 @@ The token that ends a turn is one of its actions: its id and log-prob stay. The 
 string, and leaves out an end-of-turn id.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -36,7 +34,7 @@ class TurnEnds:
     token_ids: frozenset[int]
 
     @staticmethod
-    def of(tokenizer: PreTrainedTokenizerBase, blocks: Sequence[Block], token_ids: Iterable[int]) -> TurnEnds:
+    def of(tokenizer: PreTrainedTokenizerBase, blocks: Sequence[Block], token_ids: Iterable[int]) -> "TurnEnds":
         """The ends of a protocol's blocks and of a model."""
         return TurnEnds(tokenizer, tuple(block.end for block in blocks), frozenset(token_ids))
 

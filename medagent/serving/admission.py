@@ -1,7 +1,5 @@
 """Admission of many people's questions to one agent: a question is admitted, waits, and runs beside others."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time
@@ -71,7 +69,7 @@ class Answering:
     queue: asyncio.Queue[Event | None]
 
     @staticmethod
-    def of(answer: Answer) -> Answering:
+    def of(answer: Answer) -> "Answering":
         """One that is made already, without the agent."""
         queue = asyncio.Queue[Event | None]()
         queue.put_nowait(None)

@@ -1,7 +1,5 @@
 """The agent over HTTP: its own /v1/answers, and OpenAI's chat completions and responses for existing tools."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence

@@ -1,7 +1,5 @@
 """Work beside the answers: reloads a new export, returns free memory, and probes whether the corpus can be searched."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import logging

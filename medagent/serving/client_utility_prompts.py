@@ -3,8 +3,6 @@
 LibreChat and Open WebUI send them as messages in English, known by their words.
 """
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -5,8 +5,6 @@ thing without its subject ("And the dose?"), and a fragment ("In children?", "An
 it is, behind the subject if it only points back. Earlier answers are not read, so no model steers the next question.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

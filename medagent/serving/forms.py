@@ -1,7 +1,5 @@
 """The steps of an answer as each API sends them: the pieces of a stream, and the whole. The Responses API's request."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -48,7 +46,7 @@ class ResponsesRequest(openai.ChatRequest):
         return [_message(item) for item in listed] if isinstance(listed, list) else listed
 
     @model_validator(mode="after")
-    def _as_chat(self) -> ResponsesRequest:
+    def _as_chat(self) -> "ResponsesRequest":
         if self.instructions:
             self.messages.insert(0, openai.ChatMessage(role="system", content=self.instructions))
         text = {"format": None, **(self.text or {})}

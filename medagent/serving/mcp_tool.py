@@ -1,7 +1,5 @@
 """The agent for assistants, over the Model Context Protocol: a tool `ask`, at /mcp of the service."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

@@ -3,8 +3,6 @@
 The id is the client's own where it sent one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """The server of an agent's model, where it is an endpoint: how long a person waits for it, and whether it is ready."""
 
-from __future__ import annotations
-
 from medagent.errors import EndpointError
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policies.http_endpoint import USUAL_REST_S

@@ -1,7 +1,5 @@
 """OpenAI's chat completions, as far as an agent supports them: messages in, completions and errors out."""
 
-from __future__ import annotations
-
 import re
 import time
 import unicodedata

@@ -3,8 +3,6 @@
 A reported answer becomes a JSON line; with its `answer` filled in, it is a question for training or evaluation.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """Records of answers, each a JSON file for the own account alone. Whoever deletes the file deletes the record."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Answers to requests: streams that end when the client goes, and errors in OpenAI's shape."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -4,8 +4,6 @@ A model's reply counts only if it is one line that asks for the same kind of thi
 of the last question in their order, and with none that nobody typed. Otherwise the question of the rules is taken.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -1,7 +1,5 @@
 """The bodies and answers of /v1/answers, for FastAPI and /openapi.json. A test compares real answers with them."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator

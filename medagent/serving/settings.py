@@ -1,7 +1,5 @@
 """Settings of the service by group, apart from what they set: `--help` need not import that."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -3,8 +3,6 @@
 The demo and the studies measure with these settings. Those for texts in general are `IndexSettings()`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

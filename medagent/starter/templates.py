@@ -1,7 +1,5 @@
 """The phrasings of the starter world, of `relations.yaml`. The warm start uses the same ones for its made-up facts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files

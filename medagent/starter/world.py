@@ -3,8 +3,6 @@
 A question's distractors come from other specialties and share no long word with the answer. So only one is right.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter, defaultdict
@@ -66,7 +64,7 @@ class World:
     conditions: tuple[Condition, ...]
 
     @staticmethod
-    def load() -> World:
+    def load() -> "World":
         """The packaged knowledge base. The hash of a condition's name decides its split."""
         text = resources.files("medagent.starter").joinpath("facts.psv").read_text(encoding="utf-8")
         rows = [line.split("|") for line in text.splitlines() if line and not line.startswith("#")]
@@ -132,7 +130,7 @@ class World:
         return chosen
 
     def questions(
-        self, split: Split, *, limit_per_kind: int | None = None, skip_per_kind: int = 0, lures: World | None = None
+        self, split: Split, *, limit_per_kind: int | None = None, skip_per_kind: int = 0, lures: "World | None" = None
     ) -> list[Question]:
         """One-hop and two-hop questions on the split's conditions, in a fixed shuffled order.
 
@@ -190,7 +188,7 @@ class World:
             meta={"condition": condition.name, "relation": relation, "clue": clue},
         )
 
-    def counterfactual(self, split: Split, *, seed: int = 0) -> World:
+    def counterfactual(self, split: Split, *, seed: int = 0) -> "World":
         """A world in which the facts of the split's conditions are permuted among them, relation by relation."""
         changed = {condition.name: dict(condition.facts) for condition in self.conditions}
         for relation in RELATIONS:

@@ -1,7 +1,5 @@
 """Tools: search and read over the corpus, typed functions, and MCP servers. Each command imports this module."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """What a tool is, and how the calls of a turn are run: side by side, checked, and within a time."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """The tools of the corpus: `search` finds passages, and `read` shows what stands around them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import replace

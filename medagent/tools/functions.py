@@ -1,7 +1,5 @@
 """Typed Python functions as tools: the schema is that of the signature, the type hints and the docstring."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping

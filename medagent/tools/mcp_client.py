@@ -4,8 +4,6 @@ All that a server says is untrusted. A server that hangs, dies or answers nonsen
 call connects anew.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import json
@@ -64,7 +62,7 @@ async def _listed(client: Any) -> list[Any]:
 class _McpTool(Tool):
     """A tool of a server. The parts of its schema that are not checked here are checked by the server."""
 
-    def __init__(self, connection: _Connection, listed: Any) -> None:
+    def __init__(self, connection: "_Connection", listed: Any) -> None:
         from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped]  # the SDK brings it
 
         self._connection, self.name, self.timeout_s = connection, listed.name, connection.server.timeout_s

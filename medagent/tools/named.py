@@ -1,7 +1,5 @@
 """Tools as settings name them."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """One reader per kind of file. It never raises for what is wrong with a file: it yields `Skipped` and goes on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Shared by readers: open files, records of skipped documents, titles of retractions, rows of tables."""
 
-from __future__ import annotations
-
 import codecs
 import gzip
 import io

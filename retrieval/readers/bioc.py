@@ -1,7 +1,5 @@
 """Articles in BioC, in XML and JSON, as PubMed Central and PubTator give them: passages with their kinds."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

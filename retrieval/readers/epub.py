@@ -1,7 +1,5 @@
 """EPUB: the chapters in their reading order, by their headings."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 import zipfile

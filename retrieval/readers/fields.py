@@ -1,7 +1,5 @@
 """Documents of a source's fields: by paths into its JSON, or found in its XML."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

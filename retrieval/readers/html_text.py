@@ -1,7 +1,5 @@
 """Trees of HTML to lines and sections as their reader sees them, and fragments of HTML to plain text."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator

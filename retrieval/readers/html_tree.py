@@ -1,7 +1,5 @@
 """A tree of HTML made ready: nothing hidden or struck out, raised text in line, plain tables, lists and captions."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter, defaultdict

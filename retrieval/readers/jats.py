@@ -1,7 +1,5 @@
 """Articles in JATS 1.3 (ANSI/NISO Z39.96), whole text or abstract, and Dublin Core records of OAI-PMH."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Markdown: CommonMark with tables, struck-out text and HTML, footnotes, and carets around superscripts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

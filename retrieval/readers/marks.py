@@ -1,7 +1,5 @@
 """Raised characters and joined letters, alike in every format: exponents, marks of references, ligatures."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

@@ -1,7 +1,5 @@
 """Articles and book chapters of PubMed's MEDLINE XML (the NLM's PubMed DTD)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath

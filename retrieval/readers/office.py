@@ -1,7 +1,5 @@
 """Excel workbooks (openpyxl) and slides (python-pptx) as they are shown: what is hidden or struck out is counted."""
 
-from __future__ import annotations
-
 import io
 import re
 import warnings

@@ -1,7 +1,5 @@
 """HTML pages, by their main text (trafilatura)."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Iterator

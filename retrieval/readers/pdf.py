@@ -1,7 +1,5 @@
 """PDF by PDFium: each page is a section. Columns, tables and running lines are told apart; scans want recognition."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing

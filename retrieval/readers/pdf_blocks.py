@@ -1,7 +1,5 @@
 """A page's words to its blocks, in the order in which they are read: paragraphs, rows of tables, footnotes, boxes."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -42,7 +40,7 @@ class _ReadTable:
     bold: bool  # whether the names are
 
     @staticmethod
-    def of(rows: Cells, before: _ReadTable | None) -> _ReadTable:
+    def of(rows: Cells, before: "_ReadTable | None") -> "_ReadTable":
         """The table of these rows. Where it goes on with the one before, it has the names of that one's columns."""
         cells = [[joined(line.text for line in lines_of(cell)) for cell in row] for row in rows]
         bold = [all(piece.bold for cell in row for piece in cell) for row in rows]

@@ -1,7 +1,5 @@
 """What is drawn on a PDF's page besides letters: lines, boxes, what strikes text out, and how much ink there is."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The pieces of a page in reading order: columns one after the other, and tables row by row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise, product

@@ -1,7 +1,5 @@
 """Words of a page to pieces of lines, and lines to paragraphs."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -113,7 +111,7 @@ class Paragraph:
         """The first line."""
         return self.lines[0].text
 
-    def goes_on_in(self, after: Paragraph) -> bool:
+    def goes_on_in(self, after: "Paragraph") -> bool:
         """Whether a paragraph at the top of the next column is the rest of this one."""
         ended = _ENDS.search(self.lines[-1].text) is not None
         if ended or abs(self.size - after.size) > 0.1 * self.size or is_item(after.begins):

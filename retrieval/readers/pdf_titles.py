@@ -1,7 +1,5 @@
 """What a PDF says of itself: its title, the year of its publication, and the titles of its sections."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Words of a PDF's page by PDFium, in points: x to the right, y down, as one reads."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import re

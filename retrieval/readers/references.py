@@ -1,7 +1,5 @@
 """Exports of reference managers with abstracts: MEDLINE text (.nbib), RIS (rispy) and BibTeX (bibtexparser)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Records of sources in JSON: Europe PMC, ClinicalTrials.gov, openFDA's labels, bioRxiv and medRxiv, BioC."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping

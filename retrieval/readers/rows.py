@@ -1,7 +1,5 @@
 """Rows with a text: JSON lines, JSON arrays, and hub datasets, MedRAG's (id, title, content) among them."""
 
-from __future__ import annotations
-
 import codecs
 import io
 import json

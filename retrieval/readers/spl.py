@@ -1,7 +1,5 @@
 """Drug labels in HL7's Structured Product Labeling, as DailyMed publishes them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from xml.etree.ElementTree import Element, SubElement

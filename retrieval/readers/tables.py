@@ -3,8 +3,6 @@
 Lists of retracted articles, as Retraction Watch publishes them, keep documents out.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import io

@@ -1,7 +1,5 @@
 """Articles in TEI, as GROBID makes them of PDFs."""
 
-from __future__ import annotations
-
 from xml.etree.ElementTree import Element
 
 from medagent.retrieval.bibliography import iso_date, plain_doi

@@ -1,7 +1,5 @@
 """Text recognition (OCR) by the program Tesseract."""
 
-from __future__ import annotations
-
 import csv
 import shutil
 import subprocess

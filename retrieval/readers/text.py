@@ -1,7 +1,5 @@
 """Files of plain text, and what readers of all kinds do with text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import PurePath

@@ -1,7 +1,5 @@
 """Word files by mammoth, as they show with all changes accepted. What mammoth cannot read is rewritten before."""
 
-from __future__ import annotations
-
 import io
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """Files of XML, article by article in bounded memory; defusedxml refuses entity tricks."""
 
-from __future__ import annotations
-
 import html.entities
 import re
 from collections import Counter

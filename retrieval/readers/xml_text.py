@@ -1,7 +1,5 @@
 """Trees of XML articles and their text: marks, formulas and struck-out words are settled here for every source."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping

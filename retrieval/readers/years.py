@@ -1,7 +1,5 @@
 """Years of publication that a document states. A date in the properties of a file is none."""
 
-from __future__ import annotations
-
 import re
 
 from lxml import etree

@@ -1,7 +1,5 @@
 """Ends a run by the compute that it has spent, in tokens and not in iterations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer

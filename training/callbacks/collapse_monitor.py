@@ -4,8 +4,6 @@ Collapse is recognised from an iteration's metrics alone, of a run or of a recor
 itself. Other signs are warnings, of which several together are an alarm.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict

@@ -3,8 +3,6 @@
 C is the gradient that clipping dropped, summed over micro-batches and ranks before its norm is taken.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Literal

@@ -1,7 +1,5 @@
 """Exports the trained agent: a directory that evaluation, the command line and serving load."""
 
-from __future__ import annotations
-
 import csv
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Importance-weight level: the callbacks write `ratio_segments_BT`, and the objective averages log-ratios over it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

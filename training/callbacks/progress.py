@@ -1,7 +1,5 @@
 """What a run shows of itself: a live line, and the rollouts of its iterations."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time

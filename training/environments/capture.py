@@ -4,8 +4,6 @@ Messages that continue a recorded dialogue are encoded behind its tokens, which 
 begin a fork, a context of its own, which is what the policy read. Only the new turns of a fork have a loss.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import secrets
@@ -56,7 +54,7 @@ class CaptureStats(SearchStats):
 class Recording:
     """One rollout. Its `reward` is None until it is given, and `failure` is the engine's."""
 
-    def __init__(self, capture: Capture, job: Job, base_url: str) -> None:
+    def __init__(self, capture: "Capture", job: Job, base_url: str) -> None:
         self.capture, self.job, self.base_url = capture, job, base_url
         self.rows: list[Rollout] = []
         self.reward: float | None = None

@@ -1,7 +1,5 @@
 """What environments share that run the code of others: time-outs, failures, and how many rollouts run at once."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import math

@@ -1,7 +1,5 @@
 """An agent that is not ours as an environment: any function or program that asks an OpenAI-compatible endpoint."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

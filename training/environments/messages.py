@@ -1,7 +1,5 @@
 """Environments that speak in messages and tool calls, and the loop between them and a policy."""
 
-from __future__ import annotations
-
 import warnings
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence

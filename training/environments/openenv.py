@@ -4,8 +4,6 @@ It speaks the server's JSON itself: the package openenv pulls in fastmcp, which 
 its client opens a new session in mid-rollout where the old one is lost.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """An OpenEnv server over an index and a benchmark: a reset asks a question, a step searches or answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count

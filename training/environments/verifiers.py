@@ -1,7 +1,5 @@
 """An environment of Prime Intellect's verifiers, such as a Medmarks task. It plays in a process of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -56,7 +54,7 @@ class Verifiers(Harness):
     def _play(self, question: Question, base_url: str) -> Coroutine[Any, Any, float]:
         return self._running().play(question.id, base_url)
 
-    def _running(self) -> _Worker:
+    def _running(self) -> "_Worker":
         with self._starting:
             if self._worker is None or self._worker.ended:
                 self._worker = _Worker(self._command)

@@ -5,8 +5,6 @@ error. Then [JOB, QUESTION, BASE_URL] in plays a question, [JOB] cancels it, and
 the input ends the process.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import json

@@ -3,8 +3,6 @@
 Autograd's memory of a layer is linear in its sizes (docs/scaling.md). Every rollout counts as long as limits allow.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,7 +56,7 @@ class ModelShape:
     linear_sizes: tuple[tuple[int, int], ...]  # (in, out) of every linear layer that gets LoRA
 
     @staticmethod
-    def of(base_model: str) -> ModelShape:
+    def of(base_model: str) -> "ModelShape":
         """The shape of a base model, by hub name or folder."""
         try:
             config = AutoConfig.from_pretrained(model_path(base_model), trust_remote_code=False)
@@ -87,7 +85,7 @@ class ModelShape:
     @staticmethod
     def _from_config(
         config: PretrainedConfig, parameters: int, linear_sizes: tuple[tuple[int, int], ...]
-    ) -> ModelShape:
+    ) -> "ModelShape":
         try:
             hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
             layers, vocabulary = int(config.num_hidden_layers), int(config.vocab_size)

@@ -1,7 +1,5 @@
 """`medagent plan`: what a configuration will need, from its settings and the base's configuration alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From graded rollouts to experience: the constants of the update, read once before its first optimizer step."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

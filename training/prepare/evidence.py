@@ -5,8 +5,6 @@ decide, such as gold passages, or the outcomes of the question's other rollouts 
 are targets too, with `lam` below 1 or bootstrap, the critic's errors enter the gradient, as with any critic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -3,8 +3,6 @@
 A stage is one feature. Those named `read_...` are called once for each pass of the base.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """Sampling and grading of an iteration's rollouts, with other draws in place of groups without spread."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait

@@ -1,7 +1,5 @@
 """Work in threads that end with the process: an interrupt or an error does not wait for calls of the network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext

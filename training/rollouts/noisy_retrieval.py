@@ -1,7 +1,5 @@
 """Noise that training adds to searches, so that an agent learns when to be silent and whom not to obey."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from hashlib import sha256
 

@@ -1,7 +1,5 @@
 """Which questions an iteration asks: they follow from the seed and its number, so a resumed run asks the same ones."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence

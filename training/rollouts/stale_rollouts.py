@@ -1,7 +1,5 @@
 """Rollouts that wait for their update: with staleness s those of the policy of s iterations ago, as whole files."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """Dialogues in the tokens of the model that learns, and which of their questions are held out."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

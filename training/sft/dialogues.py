@@ -3,8 +3,6 @@
 Another is `medagent.training.sft.scripted`. Source of rejection sampling: RFT, arXiv 2308.01825.
 """
 
-from __future__ import annotations
-
 import random
 from abc import ABC, abstractmethod
 from collections import Counter

@@ -4,8 +4,6 @@ A raw model that keeps to no protocol earns nothing, so it has no successes to i
 protocol: to search, to search again with what it has read, and to answer in a passage's words and cite it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

@@ -4,8 +4,6 @@ Words are compared by the stems of the biomedical analyser, so that "caused" is 
 passage shows an answer is judged on the text that an agent is shown, not on what was found.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -4,8 +4,6 @@ It maximises the likelihood of a dialogue's turns, by LoRA. Tokens, masks, adapt
 reinforcement learning. Only the loss differs.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

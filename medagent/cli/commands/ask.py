@@ -1,7 +1,5 @@
 """The commands by which people ask an agent: `ask`, `chat` and `serve`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from pydoc import locate

@@ -1,7 +1,5 @@
 """The command by which other trainers use an index and a benchmark: `medagent environment serve`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """The commands that measure: `evaluate`, `compare`, `table`, `grade`, `rubric`, `contamination` and `acceptance`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The commands about indexes: `medagent index ...` and `medagent search`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The command that makes questions from an index: `medagent questions make`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

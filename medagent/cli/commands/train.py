@@ -1,7 +1,5 @@
 """The commands about training: `train`, `sft`, `plan` and `export`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from importlib.resources import files

@@ -3,8 +3,6 @@
 They are adapters, log-probs of a given text, and what a trainer needs (weights, prefix cache, sleep).
 """
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ Standard input is a pipe that nothing is written to. It closes when the owner en
 own waits for that, as vLLM's engine outlives an API server that is killed.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import signal

@@ -4,8 +4,6 @@ It listens on a Unix socket that only this user can open. Its log goes to a file
 numba, which BM25 uses.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import signal
@@ -96,7 +94,7 @@ class VllmServer:
             )
         self._settings = settings
 
-    def wait(self) -> VllmServer:
+    def wait(self) -> "VllmServer":
         """Return once it answers; raises `PolicyError` with the end of its log where it ends or takes too long."""
         deadline = time.monotonic() + self._settings.start_timeout_s
         while time.monotonic() < deadline:

@@ -4,8 +4,6 @@ It runs inside vLLM's worker processes, which load it by name. So it imports onl
 `medagent.models.checksums`, which needs no more.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from medagent.models.checksums import Checksum, checksum, combined, place
