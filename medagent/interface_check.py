@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature, formatannotation
 from pydoc import locate
-from typing import Any, ClassVar, get_origin
+from typing import Any
 
 from medagent.errors import ConfigError
 
@@ -51,7 +51,7 @@ def _misfit_of_base(found: type, wanted: type, said: str) -> str | None:
         return f"{said} Wanted: {asked}. Found: no such method. Define it."
     held = {name for each in found.__mro__ for name in vars(each)}
     for name, kind in wanted.__annotations__.items():
-        if get_origin(kind) is ClassVar and name not in held:
+        if str(kind).startswith("typing.ClassVar") and name not in held:
             return f"{said} Wanted: the class attribute {name}: {formatannotation(kind)}. Found: none. Set it."
     own = _methods(found)
     for name, method in _methods(wanted).items():
