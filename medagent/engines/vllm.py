@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from weakref import finalize
 
 import torch
 from transformers import AutoConfig, AutoTokenizer
@@ -175,6 +176,7 @@ class ServedAdapters:
 
     def __init__(self, server: VllmServer) -> None:
         self._api, self._folder = server.api, Path(tempfile.mkdtemp(prefix="medagent-adapters-"))
+        self._remove = finalize(self, shutil.rmtree, self._folder, ignore_errors=True)  # also where nothing closes it
         self._num_loaded, self._closed = 0, False
 
     def load(self, write: Callable[[Path], object]) -> str:
@@ -206,7 +208,7 @@ class ServedAdapters:
     def close(self) -> None:
         """Remove the folders: the server is gone."""
         self._closed = True
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._remove()
 
 
 def of_rank(settings: VllmSettings, setup: EngineSetup, *, colocated: bool) -> VllmSettings:
