@@ -1,7 +1,8 @@
 """Rollouts as readable JSON lines, and back again. Tokens are left out: those belong to training."""
 
+import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -126,8 +127,13 @@ def rollout_from(row: Mapping[str, Any]) -> Rollout:
 
 def write_records(path: Path, rollouts: Sequence[Rollout]) -> None:
     """Write rollouts as JSON lines, atomically."""
+    write_lines(path, map(readable, rollouts))
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows as JSON lines, atomically; compressed where the name ends in .gz."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, "".join(json.dumps(readable(rollout), ensure_ascii=False) + "\n" for rollout in rollouts))
+    write_whole(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 Read = TypeVar("Read")
@@ -139,7 +145,7 @@ def read_lines(path: Path, read: Callable[[Any, int], Read], *, wanted: str) -> 
     Raises:
         ConfigError: `read` raises an error; it names the line and what is `wanted`.
     """
-    with path.open(encoding="utf-8-sig") as lines:
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue

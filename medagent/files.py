@@ -1,5 +1,6 @@
 """Small text files: whole or not at all, whenever the process may be killed; or for the own account alone."""
 
+import gzip
 import os
 from pathlib import Path
 
@@ -9,11 +10,11 @@ def _private(name: str, flags: int) -> int:
 
 
 def write_whole(path: Path, text: str, *, private: bool = False) -> None:
-    """Write UTF-8 text beside `path`, then put it in its place. If it is `private`, with mode 600."""
-    part = path.with_name(path.name + ".part")
+    """Write UTF-8 text beside `path`, then put it in its place: compressed in a .gz, and if `private` with mode 600."""
+    part, content = path.with_name(path.name + ".part"), text.encode()
     try:
-        with open(part, "w", encoding="utf-8", opener=_private if private else None) as file:
-            file.write(text)
+        with open(part, "wb", opener=_private if private else None) as file:
+            file.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
         os.replace(part, path)
     except OSError:
         part.unlink(missing_ok=True)  # it would hold the space that others lack

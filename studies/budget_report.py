@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from medagent.training.callbacks.export import read_metrics
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.training.default_callbacks import budget_units
 from studies.design import EXAMPLES, RL, Budget, Cell, Study
 from studies.report import Row, by_arm, column, table

@@ -25,12 +25,12 @@ from jsonargparse import auto_cli
 
 from benchmarks.common import describe_machine
 from medagent.errors import ConfigError, MedagentError
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.files import write_whole
 from medagent.models.base_models import STARTER
 from medagent.run_folder import RunFolder, signals_interrupt
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
-from medagent.training.callbacks.export import read_metrics
 from studies.budget_report import budget_report, budget_row, spent_by
 from studies.commands import config_files, constant_share, ends, once, options
 from studies.design import (

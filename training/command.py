@@ -281,7 +281,7 @@ def train_command(args: list[str]) -> Path:
 
     See `medagent train --help`.
     """
-    return _fit(args, AgentModule, RolloutData, command="train", description=str(train_command.__doc__))
+    return _root_of(fit(args, AgentModule, RolloutData, command="train", description=str(train_command.__doc__)))
 
 
 def sft_command(args: list[str]) -> Path:
@@ -289,11 +289,13 @@ def sft_command(args: list[str]) -> Path:
 
     See `medagent sft --help`.
     """
-    return _fit(args, SupervisedModule, SupervisedData, command="sft", description=str(sft_command.__doc__))
+    return _root_of(fit(args, SupervisedModule, SupervisedData, command="sft", description=str(sft_command.__doc__)))
 
 
 @errors_of_classes()
-def _fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, command: str, description: str) -> Path:
+def fit(
+    args: list[str], module: type[AgentModule], data: type[AgentData], *, command: str, description: str
+) -> AgentCLI:
     """Fit a module to its data as `medagent COMMAND` does. Each of several ranks on CPUs must then call `end_rank`."""
     quiet_lightning()
     cli = AgentCLI(
@@ -316,6 +318,10 @@ def _fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, c
     for how in ("overwrite", "threads"):  # ways of running, not settings of the run
         resolved.pop(how)
     fit_in_folder(cli.trainer, cli.model, cli.datamodule, resolved, overwrite=cli.config["overwrite"])
+    return cli
+
+
+def _root_of(cli: AgentCLI) -> Path:
     return Path(cli.trainer.default_root_dir)
 
 

@@ -272,8 +272,9 @@ class AgentModule(CheckedModule, ValidationModule):
                 loss = loss + self.kl_coef * (batch.loss_weights_BT * kl_BT).sum()
         eps = torch.finfo(getattr(torch, self.dtype_name)).eps
         self._teaches.append(teaches(scores, batch, kl_coef=self.kl_coef, entropy_coef=self.entropy_coef, eps=eps))
+        terms = PolicyTerms(result, scores.logprobs_BT, scores.collision_BT, scores.entropy_BT, batch)
         for callback in self._step_callbacks:
-            callback.on_policy_loss(self, PolicyTerms(result, scores.logprobs_BT, scores.collision_BT))
+            callback.on_policy_loss(self, terms)
         return loss
 
     def _log_step(self, batch: Experience) -> None:

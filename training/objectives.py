@@ -41,13 +41,17 @@ class PolicyLossResult:
 
 @dataclass(frozen=True)
 class PolicyTerms:
-    """A micro-batch's policy loss and what it was taken at, for callbacks that differentiate it again."""
+    """A micro-batch's policy loss and what it was taken at, for callbacks that record it or differentiate it again."""
 
     result: PolicyLossResult
     logprobs_BT: Tensor
     """[B, T] the policy's log-probs, with gradient."""
     collision_BT: Tensor
     """[B, T] the sum of the squared probabilities of all tokens at each action token."""
+    entropy_BT: Tensor
+    """[B, T] the policy's entropy in nats."""
+    batch: Experience
+    """The rows that were read."""
 
 
 class PolicyLoss(ABC):

@@ -32,11 +32,12 @@ from torch import distributed
 
 from medagent.config_files import is_known
 from medagent.errors import ConfigError
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder, signals_interrupt
 from medagent.training.agent_data import AgentData
 from medagent.training.auto_dtype import readable_checkpoints
-from medagent.training.callbacks.export import in_words, read_metrics
+from medagent.training.callbacks.export import in_words
 from medagent.training.callbacks.importance_level import level_of
 from medagent.training.data import RolloutData
 from medagent.training.default_callbacks import why_not_to_go_on

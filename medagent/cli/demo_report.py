@@ -15,12 +15,12 @@ from medagent.evaluation.metrics import Summary
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.reports.html import Table, chart, render_page
 from medagent.evaluation.statistics import Accuracy
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.evidence.answers import checked
 from medagent.evidence.check import EvidenceCheck
 from medagent.protocol import TurnProtocol
 from medagent.retrieval.retriever import Retriever
 from medagent.training.callbacks.collapse_monitor import describe_alarms
-from medagent.training.callbacks.export import read_metrics
 from medagent.types import Question, Rollout
 
 SEARCH, SAMPLED, PERMUTED = Mode.SEARCH, "sampled", "permuted"

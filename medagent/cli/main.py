@@ -19,6 +19,7 @@ from medagent.cli.commands.evaluate import EVALUATION_COMMANDS
 from medagent.cli.commands.index import INDEX_COMMANDS, search
 from medagent.cli.commands.questions import QUESTION_COMMANDS
 from medagent.cli.commands.train import CONFIGURED, TRAINING_COMMANDS, settings_help
+from medagent.cli.commands.view import view
 from medagent.cli.text_lists import HELP, with_lists_said
 from medagent.config_files import allow_class, with_config_paths
 from medagent.errors import InputError, MedagentError
@@ -72,7 +73,7 @@ NO_TELEMETRY = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 GROUPS: dict[str, dict[str, Any]] = {
-    "train": {"demo": demo, **TRAINING_COMMANDS, "environment": ENVIRONMENT_COMMANDS},
+    "train": {"demo": demo, **TRAINING_COMMANDS, "view": view, "environment": ENVIRONMENT_COMMANDS},
     "measure": EVALUATION_COMMANDS,
     "ask": ASK_COMMANDS,
     "data": {"index": INDEX_COMMANDS, "questions": QUESTION_COMMANDS, "search": search},

@@ -22,7 +22,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from medagent.errors import ConfigError
-from medagent.serving.openai_form import error
 
 log = logging.getLogger("medagent.serving")
 MAX_BODY_BYTES = 1_000_000
@@ -83,6 +82,8 @@ class _RefusedError(Exception):
         self.status, self.message, self.code = status, message, code
 
     def response(self) -> JSONResponse:
+        from medagent.serving.openai_form import error  # the view's server does without the service's other modules
+
         kind = "authentication_error" if self.status == 401 else "invalid_request_error"
         response = JSONResponse(error(self.message, kind, code=self.code), status_code=self.status)
         if self.status == 401:

@@ -10,9 +10,9 @@ import pytest
 import torch
 import yaml
 
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.retrieval.controls import UnreliableRetriever
 from medagent.retrieval.search import HybridRetriever
-from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.run import newest_checkpoint
 from tests.support import ROOT

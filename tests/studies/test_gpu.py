@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from medagent.training.callbacks.export import read_metrics
+from medagent.evaluation.viewer.recorded import read_metrics
 from studies.design import Cell
 from studies.real.gpu.__main__ import _run
 from studies.real.gpu.mfu import shares

@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 
 from medagent.agent_spec import read_spec, write_spec
 from medagent.errors import ConfigError
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.models.base_models import STARTER, model_path
-from medagent.training.callbacks.export import read_metrics
 from studies import processes as module
 from studies.design import CONFIGS, STARTS, STUDIES, Arm, Study, known_studies, load_study, study_cells
 from studies.processes import Processes

@@ -11,8 +11,8 @@ from lightning.pytorch.cli import LightningArgumentParser
 from torch.utils.data import DataLoader, Dataset
 
 from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.training.advantages import GAE
-from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import AgentParser, add_run_settings, train_command
 from medagent.training.data import AgentSettings, RolloutData
 from medagent.training.engines import EngineSetup

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from medagent.errors import ConfigError
-from medagent.training.callbacks.export import read_metrics
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.training.command import train_command
 from medagent.training.data import RolloutData
 from medagent.training.lora import LoraSettings

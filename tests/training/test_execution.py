@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from medagent.errors import ConfigError
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.training.advantages import GAE
 from medagent.training.batching import split_by_tokens
-from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.execution import Execution
 from medagent.training.experience import tensorize

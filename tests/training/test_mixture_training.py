@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from medagent.agent_folder import open_agent
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.export import export_merged
-from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.lora import LoraSettings
 from medagent.training.memory.estimate import ModelShape

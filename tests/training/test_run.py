@@ -26,10 +26,10 @@ from medagent.cli.demo import DemoSettings, run_demo
 from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError
 from medagent.evaluation.rollout_files import readable
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.models.base_models import STARTER, model_path
 from medagent.run_folder import LOCK, RunFolder
 from medagent.starter.world import World
-from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.run import _claim, _KeptCSVLogger, _refuse_changes, newest_checkpoint
 from tests.training.support import arguments, numbers

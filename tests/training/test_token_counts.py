@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.policies.batch import Batch
 from medagent.training import adapters
-from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.data import RolloutData
 from medagent.training.default_callbacks import budget_units, tokens_to_sample

@@ -23,11 +23,11 @@ from medagent.agent_folder import save_agent
 from medagent.agent_spec import read_spec
 from medagent.errors import PolicyError
 from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.export import export_merged
 from medagent.models.base_models import STARTER, model_path
 from medagent.policies.vllm.server import MODEL, VllmServer
 from medagent.training.advantages import GAE
-from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.engines import InProcessEngine, ModuleWeights, VllmEngine
 from medagent.training.module import AgentModule

@@ -5,7 +5,8 @@ from medagent.training.callbacks.collapse_monitor import CollapseMonitor
 from medagent.training.callbacks.correction import ClippingBiasCorrection
 from medagent.training.callbacks.export import AgentExport
 from medagent.training.callbacks.importance_level import SequenceLevelSampling, TurnLevelSampling
-from medagent.training.callbacks.progress import ProgressLine, RolloutRecords
+from medagent.training.callbacks.progress import ProgressLine
+from medagent.training.callbacks.records import RolloutRecords
 
 __all__ = [
     "AgentExport",

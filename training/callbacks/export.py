@@ -1,6 +1,5 @@
 """Exports the trained agent: a directory that evaluation, the command line and serving load."""
 
-import csv
 import shutil
 from pathlib import Path
 from typing import Any
@@ -122,23 +121,3 @@ def in_words(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}={in_words(each)}" for name, each in value.items())
     return str(value)
-
-
-def read_metrics(run: Path) -> list[dict[str, float]]:
-    """One row per iteration: means over its steps in all CSV logs, of which later ones count."""
-    by_step: dict[tuple[int, int], dict[str, float]] = {}
-    logs = sorted(run.glob("logs/version_*/metrics.csv"), key=lambda path: int(path.parent.name.split("_")[1]))
-    for log in logs:
-        with log.open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                values = {name: float(value) for name, value in row.items() if value}
-                key = (int(values["epoch"]), int(values["step"]))
-                if log is not logs[0]:
-                    for old in [k for k in by_step if k[0] > key[0]]:
-                        del by_step[old]
-                by_step.setdefault(key, {}).update(values)
-    rows: dict[int, dict[str, list[float]]] = {}
-    for (epoch, _), values in sorted(by_step.items()):
-        for name, value in values.items():
-            rows.setdefault(epoch, {}).setdefault(name, []).append(value)
-    return [{name: sum(v) / len(v) for name, v in rows[epoch].items()} for epoch in sorted(rows)]

@@ -1,16 +1,12 @@
-"""What a run shows of itself: a live line, and the rollouts of its iterations."""
+"""The line that a run prints of each iteration."""
 
 import math
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
-
-from medagent.evaluation.rollout_files import write_records
-from medagent.training.data import RolloutData
 
 
 class ProgressLine(Callback):
@@ -59,19 +55,3 @@ class ProgressLine(Callback):
 def _bar(share: float, width: int = 20) -> str:
     filled = round(share * width)
     return "#" * filled + "." * (width - filled)
-
-
-class RolloutRecords(Callback):
-    """Writes the rollouts of every `every`-th iteration to `rollouts/iteration_0000.jsonl` in the run's folder."""
-
-    def __init__(self, every: int = 1, limit: int | None = 32) -> None:
-        """`limit` keeps the first so many rollouts of an iteration; none keeps all."""
-        self._every, self._limit = every, limit
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        data = trainer.datamodule  # type: ignore[attr-defined]
-        assert isinstance(data, RolloutData)
-        if trainer.current_epoch % self._every or not trainer.is_global_zero:
-            return
-        folder = Path(trainer.default_root_dir) / "rollouts"
-        write_records(folder / f"iteration_{trainer.current_epoch:04d}.jsonl", data.rollouts[: self._limit])

@@ -57,6 +57,13 @@ def export(
         export_merged(Path(agent), Path(out), dtype=dtype, max_merge_lost=max_merge_lost, overwrite=overwrite)
 
 
+def check() -> None:
+    """Try a configuration: one iteration on two questions, its tokens, rewards and update, and the commonest mistakes.
+
+    `medagent check --config FILE ...`, as for train. Nothing is kept.
+    """
+
+
 def _plan(arguments: list[str]) -> None:
     from medagent.training.memory.plan import plan as run_plan
 
@@ -67,7 +74,11 @@ def _training(name: str, arguments: list[str]) -> None:
     from medagent.training import command
     from medagent.training.run import end_rank
 
-    {"train": command.train_command, "sft": command.sft_command}[name](arguments)
+    if name == "check":
+        from medagent.training.trial import check_command as chosen
+    else:
+        chosen = {"train": command.train_command, "sft": command.sft_command}[name]
+    chosen(arguments)
     end_rank()
 
 
@@ -80,10 +91,12 @@ def settings_help(command: str) -> str:
 CONFIGURED: dict[str, Callable[[list[str]], None]] = {
     "train": partial(_training, "train"),
     "plan": _plan,
+    "check": partial(_training, "check"),
     "sft": partial(_training, "sft"),
 }
 TRAINING_COMMANDS: dict[str, Any] = {
     "train": train,
+    "check": check,
     "plan": plan,
     "sft": sft,
     "export": export,

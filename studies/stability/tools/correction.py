@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import mean, median
 
 from benchmarks.common import describe_machine
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
-from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from studies.design import CONFIGS, STUDIES
 

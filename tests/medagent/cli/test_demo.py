@@ -25,8 +25,8 @@ from medagent.errors import ConfigError
 from medagent.evaluation.metrics import summarize
 from medagent.evaluation.predictions import PredictionLog
 from medagent.evaluation.statistics import Accuracy
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.run_folder import RunFolder
-from medagent.training.callbacks.export import read_metrics
 from tests.medagent.models.gguf_files import write_gguf
 
 # A byte is a token of the tiny base, so that its limits are wide. Everything else is as in the files.

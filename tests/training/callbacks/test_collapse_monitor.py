@@ -14,9 +14,9 @@ from lightning import Callback, LightningModule, Trainer
 
 from medagent.agent_folder import load_agent
 from medagent.errors import ConfigError
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.training.callbacks import collapse_monitor
 from medagent.training.callbacks.collapse_monitor import HELD_OUT, CollapseDetector, CollapseMonitor, Thresholds
-from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.experience import Experience
 from medagent.training.module import AgentModule

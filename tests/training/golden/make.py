@@ -20,9 +20,9 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.policy import Policy
 from medagent.retrieval.passages import Hit
-from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import AgentCLI
 from medagent.training.data import RolloutData
 from medagent.training.experience import tensorize

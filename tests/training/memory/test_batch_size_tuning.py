@@ -12,10 +12,10 @@ from transformers import FalconConfig, GPT2Config, LlamaConfig, OPTConfig, Pretr
 
 from medagent.cli.main import main
 from medagent.errors import ConfigError
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.policies.vllm.server import VllmSettings
 from medagent.training import agent_data, default_callbacks
 from medagent.training.agent_data import rows_of_micro_batch
-from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.engines import InProcessEngine, VllmEngine
 from medagent.training.execution import Execution, TokenLimit

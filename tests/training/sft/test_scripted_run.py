@@ -12,7 +12,7 @@ from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.evaluation.metrics import summarize
 from medagent.evaluation.rollout_files import write_records
 from medagent.evaluation.run import run_benchmark
-from medagent.training.callbacks.export import read_metrics
+from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.training.command import sft_command
 from tests.support import CONFIGS
 from tests.training.sft.support import dialogue

@@ -1,0 +1,131 @@
+"""What `medagent view` reads: a run's curves and its rollouts by iteration, or an evaluation's answers by mode."""
+
+import csv
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from medagent.errors import InputError
+from medagent.files import write_whole
+
+ROLLOUTS, PREDICTIONS, EVENTS = "rollouts", "predictions.jsonl", "collapse.json"
+Row = dict[str, Any]
+
+
+def summary_of(row: Mapping[str, Any]) -> Row:
+    """A rollout's figures for the list: without texts, passages and tokens."""
+    turns = row["turns"]
+    numbers = [turn["numbers"] for turn in turns if turn.get("numbers")]
+    counted = [
+        clipped for each in numbers for clipped, counts in zip(each["clipped"], each["counts"], strict=True) if counts
+    ]
+    return {
+        **{name: row[name] for name in ("question_id", "sample", "verdict", "stop_reason")},
+        "reward": row["reward"] + sum(turn.get("reward", 0.0) for turn in turns),
+        "searches": sum(turn["query"] is not None for turn in turns),
+        "tokens": sum(turn["tokens"] for turn in turns),
+        "clipped": sum(map(bool, counted)) / len(counted) if counted else None,
+    }
+
+
+def write_summaries(place: Path, rows: Sequence[Row]) -> None:
+    """Write what the list shows of an iteration, beside its rollouts at `place`."""
+    write_whole(_summary_path(place), json.dumps(_summaries(rows), ensure_ascii=False))
+
+
+def _summaries(rows: Sequence[Row]) -> Row:
+    questions = {row["question_id"]: row["question"] for row in rows}
+    return {"rollouts": list(map(summary_of, rows)), "questions": questions}
+
+
+def _summary_path(place: Path) -> Path:
+    return place.with_name(place.name.removesuffix(".jsonl.gz") + ".summary.json")
+
+
+class RecordedRun:
+    """A folder of `medagent train`, `sft` or `evaluate`. What is half written is not shown.
+
+    Raises:
+        InputError: the folder holds neither rollouts nor answers nor metrics.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._answers = folder, folder / PREDICTIONS
+        self._read: tuple[int, dict[str, list[Row]]] = 0, {}
+        if not (self._answers.exists() or (folder / ROLLOUTS).is_dir() or any(folder.glob("logs/version_*"))):
+            found = "no such folder" if not folder.is_dir() else "neither rollouts, metrics nor predictions.jsonl in it"
+            raise InputError(
+                f"run {folder}: found {found}, wanted the folder of medagent train, sft or evaluate: the value of "
+                "--trainer.default_root_dir or --out."
+            )
+
+    def overview(self, known: Sequence[str] = ()) -> Row:
+        """Curves, events, and the summaries of the parts that are not `known` by name."""
+        events = self.folder / EVENTS
+        return {
+            "name": str(self.folder),
+            "metrics": read_metrics(self.folder),
+            "events": json.loads(events.read_text(encoding="utf-8")) if events.exists() else [],
+            "parts": {name: self._part(name) for name in self.parts() if name not in known},
+        }
+
+    def parts(self) -> list[str]:
+        """The names of the iterations, as numbers from 0, or of an evaluation's modes."""
+        if self._answers.exists():
+            return list(self._by_mode())
+        places = sorted((self.folder / ROLLOUTS).glob("iteration_*.jsonl.gz"))
+        return [str(int(p.name[10:-9])) for p in places if _summary_path(p).exists()]
+
+    def lines(self, name: str) -> bytes:
+        """The rollouts of a part as compressed JSON lines. KeyError where there is none of this name."""
+        if self._answers.exists():
+            return gzip.compress("".join(json.dumps(row) + "\n" for row in self._by_mode()[name]).encode(), mtime=0)
+        if name not in self.parts():
+            raise KeyError(name)
+        return self._place(name).read_bytes()
+
+    def _place(self, name: str) -> Path:
+        return self.folder / ROLLOUTS / f"iteration_{int(name):04d}.jsonl.gz"
+
+    def _part(self, name: str) -> Any:
+        if self._answers.exists():
+            rows = self._by_mode()[name]
+            return {
+                "rollouts": list(map(summary_of, rows)),
+                "questions": {r["question_id"]: r["question"] for r in rows},
+            }
+        return json.loads(_summary_path(self._place(name)).read_text(encoding="utf-8"))
+
+    def _by_mode(self) -> dict[str, list[Row]]:
+        """The answers of an evaluation. A line that is still being written is left out."""
+        size = self._answers.stat().st_size
+        if size != self._read[0]:
+            found: dict[str, list[Row]] = {}
+            for line in self._answers.read_text(encoding="utf-8").split("\n")[:-1]:
+                row = json.loads(line)
+                rotated = f" rotation {row['rotation']}" if row["rotation"] else ""
+                found.setdefault(row["mode"] + rotated, []).append(row)
+            self._read = size, found
+        return self._read[1]
+
+
+def read_metrics(run: Path) -> list[dict[str, float]]:
+    """One row per iteration: means over its steps in all CSV logs, of which later ones count."""
+    by_step: dict[tuple[int, int], dict[str, float]] = {}
+    logs = sorted(run.glob("logs/version_*/metrics.csv"), key=lambda path: int(path.parent.name.split("_")[1]))
+    for log in logs:
+        with log.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                values = {name: float(value) for name, value in row.items() if value}
+                key = (int(values["epoch"]), int(values["step"]))
+                if log is not logs[0]:
+                    for old in [k for k in by_step if k[0] > key[0]]:
+                        del by_step[old]
+                by_step.setdefault(key, {}).update(values)
+    rows: dict[int, dict[str, list[float]]] = {}
+    for (epoch, _), values in sorted(by_step.items()):
+        for name, value in values.items():
+            rows.setdefault(epoch, {}).setdefault(name, []).append(value)
+    return [{name: sum(v) / len(v) for name, v in rows[epoch].items()} for epoch in sorted(rows)]

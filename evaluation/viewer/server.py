@@ -1,0 +1,80 @@
+"""Serves the page of `medagent view` on this machine, or writes it as one file that needs no server."""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from medagent import serving
+from medagent.evaluation.viewer.recorded import RecordedRun
+from medagent.serving.middleware import Guards
+
+PAGE = Path(__file__).parent / "static"
+SERVICE_PAGE = Path(serving.__file__).parent / "static"
+HOSTS = ("127.0.0.1", "localhost", "[::1]")
+MOVED = re.compile(r"^(import .*?;\n|export (?=const|function|async))", re.MULTILINE)
+
+
+def make_viewer(runs: Sequence[RecordedRun]) -> Guards:
+    """The application: the page at "/", and the runs' data under "/data/NUMBER/"."""
+
+    def overview(request: Request) -> Response:
+        return JSONResponse(_run(request).overview(request.query_params.getlist("known")))
+
+    def lines(request: Request) -> Response:
+        try:
+            found = _run(request).lines(request.path_params["part"])
+        except KeyError:
+            return JSONResponse({"error": "no such part"}, status_code=404)
+        return Response(found, media_type="application/x-ndjson", headers={"Content-Encoding": "gzip"})
+
+    def _run(request: Request) -> RecordedRun:
+        return runs[request.path_params["run"]]
+
+    def names(request: Request) -> Response:
+        return JSONResponse([str(run.folder) for run in runs])
+
+    routes = [
+        Route("/", lambda request: FileResponse(PAGE / "index.html")),
+        Route("/data/runs", names),
+        Route("/data/{run:int}/overview", overview),
+        Route("/data/{run:int}/parts/{part}", lines),
+        Mount("/page/service", StaticFiles(directory=SERVICE_PAGE)),
+        Mount("/page", StaticFiles(directory=PAGE)),
+    ]
+    return Guards(Starlette(routes=routes), hosts=HOSTS)
+
+
+def exported(runs: Sequence[RecordedRun]) -> str:
+    """The page with all of its parts and data, as one HTML text without a foreign asset."""
+    data = [
+        {
+            "overview": run.overview(),
+            "parts": {name: base64.b64encode(run.lines(name)).decode() for name in run.parts()},
+        }
+        for run in runs
+    ]
+    scripts = [SERVICE_PAGE / "dom.js", *(PAGE / name for name in ("source.js", "curves.js", "rollout.js", "main.js"))]
+    script = "\n".join(MOVED.sub("", path.read_text(encoding="utf-8")) for path in scripts)
+    style = "\n".join((folder / "page.css").read_text(encoding="utf-8") for folder in (SERVICE_PAGE, PAGE))
+    allowed = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"
+    head = f'<meta http-equiv="Content-Security-Policy" content="{allowed}">\n<style>{style}</style>'
+    page = (PAGE / "index.html").read_text(encoding="utf-8")
+    page = re.sub(r"<!-- parts -->.*<!-- /parts -->", lambda _: head, page, flags=re.DOTALL)
+    told = json.dumps(data).replace("<", "\\u003c")
+    ends = (
+        f'<script type="application/json" id="data">{told}</script>\n<script type="module">{script}</script>\n</body>'
+    )
+    return page.replace("</body>", ends)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
