@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import runpy
 import shutil
@@ -70,7 +71,8 @@ def test_the_example_runs(here: Path, index_folder: Path, capsys: pytest.Capture
     algorithm = str(ROOT / "configs" / "algorithms" / "st_ppo.yaml")
     small = ["--trainer.max_epochs=1", "--data.num_questions=16"]
     assert main(["train", "--config", "train.yaml", "--config", algorithm, *small]) == 0
-    rows = [json.loads(line) for line in Path("runs/open/rollouts/iteration_0000.jsonl").read_text().splitlines()]
+    lines = gzip.decompress(Path("runs/open/rollouts/iteration_0000.jsonl.gz").read_bytes()).splitlines()
+    rows = [json.loads(line) for line in lines]
     assert {row["kind"] for row in rows} == {"fact", "dose"}
     ask = ["ask", "How much is 15 mg per kg for 64 kg?", "--agent", "runs/open/agent"]
     capsys.readouterr()

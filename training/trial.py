@@ -60,9 +60,9 @@ def check_command(args: list[str]) -> None:
     print(as_marked_tokens(first, tokenizer))
     print(f"\n{len(data.rollouts)} rollouts:")
     for rollout in data.rollouts:
-        turns = " + ".join(f"{turn.reward:.2f}" for turn in rollout.turns)
+        turns, earned = " + ".join(f"{turn.reward:.2f}" for turn in rollout.turns), rollout.total_reward
         print(
-            f"  {rollout_name(rollout)}: reward {rollout.total_reward:.2f} = {turns} of the turns + {rollout.reward:.2f} "
+            f"  {rollout_name(rollout)}: reward {earned:.2f} = {turns} of the turns + {rollout.reward:.2f} "
             f"of the outcome; {rollout.num_searches} searches, {rollout.stop_reason.value}"
         )
     print("\nTokens whose log-probs of sampler and trainer differ most:")

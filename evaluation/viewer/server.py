@@ -30,10 +30,7 @@ def make_viewer(runs: Sequence[RecordedRun]) -> Guards:
         return JSONResponse(_run(request).overview(request.query_params.getlist("known")))
 
     def lines(request: Request) -> Response:
-        try:
-            found = _run(request).lines(request.path_params["part"])
-        except KeyError:
-            return JSONResponse({"error": "no such part"}, status_code=404)
+        found = _run(request).lines(request.path_params["part"])
         return Response(found, media_type="application/x-ndjson", headers={"Content-Encoding": "gzip"})
 
     def _run(request: Request) -> RecordedRun:
@@ -50,7 +47,8 @@ def make_viewer(runs: Sequence[RecordedRun]) -> Guards:
         Mount("/page/service", StaticFiles(directory=SERVICE_PAGE)),
         Mount("/page", StaticFiles(directory=PAGE)),
     ]
-    return Guards(Starlette(routes=routes), hosts=HOSTS)
+    absent = {LookupError: lambda request, error: JSONResponse({"error": "there is none"}, status_code=404)}
+    return Guards(Starlette(routes=routes, exception_handlers=absent), hosts=HOSTS)
 
 
 def exported(runs: Sequence[RecordedRun]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import os
 import shutil
@@ -50,7 +51,8 @@ def test_a_run_writes_what_it_promises(whole: Path) -> None:
     assert config["model"]["weight_decay"] == 0, "defaults are written out too"
     assert "overwrite" not in config
     assert "validation/accuracy" in rows[1], "the held-out evaluation ran"
-    records = [json.loads(line) for line in (whole / "rollouts" / "iteration_0002.jsonl").read_text().splitlines()]
+    lines = gzip.decompress((whole / "rollouts" / "iteration_0002.jsonl.gz").read_bytes()).splitlines()
+    records = [json.loads(line) for line in lines]
     assert len(records) == 16
     assert {record["policy_version"] for record in records} == {2}
     assert all(record["turns"] for record in records)
@@ -141,8 +143,8 @@ def test_a_killed_run_goes_on_to_the_same_numbers(train_index: Path, tmp_path: P
     assert [row["epoch"] for row in read_metrics(run)] == [0, 1, 2]
     assert numbers(run) == numbers(other)
     for iteration in range(3):
-        name = f"iteration_{iteration:04d}.jsonl"
-        assert (run / "rollouts" / name).read_text() == (other / "rollouts" / name).read_text()
+        name = f"iteration_{iteration:04d}.jsonl.gz"
+        assert (run / "rollouts" / name).read_bytes() == (other / "rollouts" / name).read_bytes()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file was opened, not yet held

@@ -56,7 +56,7 @@ function remember() {
 
 function drawList() {
   const { rollouts, questions } = parts()[state.part] ?? { rollouts: [], questions: {} };
-  const groups = Map.groupBy ? Map.groupBy(rollouts, (row) => row.question_id) : grouped(rollouts);
+  const groups = grouped(rollouts);
   const said = byId("find").value.toLowerCase();
   const keep = FILTERS[byId("filter").value][1];
   const order = byId("order").value;

@@ -15,6 +15,7 @@ const TOKENS = {
   weight: ["weight in the loss", (n, at) => n.weight[at], "counts more"],
 };
 const INVISIBLE = /[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
+const FLOORS = { ratio: 0.01, log_ratio: 0.01, sampler_gap: 0.01, kl: 0.01 }; // below them a colour would show rounding
 const LONG = 400; // characters of a token or of a passage's summary
 
 /** The numbers that a rollout has, as [key, words]. */
@@ -29,7 +30,7 @@ const short = (text) => (text.length > LONG ? `${text.slice(0, LONG)} \u2026 (${
 
 /** The largest size of a number over the rollouts that are shown. */
 export function scaleOf(rollouts, key) {
-  let most = 0;
+  let most = FLOORS[key] ?? 0;
   for (const { turns } of rollouts)
     for (const { numbers } of turns)
       for (let at = 0; at < (numbers?.ratio?.length ?? 0); at++) {
@@ -59,7 +60,7 @@ export function drawLegend(place, key, most) {
 /** All numbers of a token, a line each. */
 function valuesOf(turn, at) {
   const told = Object.entries(TOKENS).filter(([key]) => key in turn.numbers || ["log_ratio", "sampler_gap"].includes(key));
-  const lines = told.map(([key, [words, read]]) => `${words.padEnd(34)} ${key === "ratio" ? turn.numbers.ratio[at] : read(turn.numbers, at)}`);
+  const lines = told.map(([key, [words, read]]) => `${words.padEnd(34)} ${Number((key === "ratio" ? turn.numbers.ratio[at] : read(turn.numbers, at)).toPrecision(9))}`);
   return [`${JSON.stringify(visible(short(turn.token_texts[at])))}, token ${at + 1} of the turn`, ...lines].join("\n");
 }
 
