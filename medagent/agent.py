@@ -25,8 +25,11 @@ from medagent.retrieval.retriever import Retriever
 from medagent.tool_calls import ToolCall, ToolResult
 from medagent.tools.base import CallContext, Tool, routed, run_calls
 from medagent.tools.corpus import SEARCH
+from medagent.tracing import span
 from medagent.types import Limits, Question, Rollout, StopReason, Turn, rollout_seed
 from medagent.untrusted_text import harmless, harmless_passages, harmless_question
+
+AGENT = "medagent"  # in traces
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ class Agent:
                         last.close()
                     last, turns = session, list[Turn]()
                     try:
-                        rollout = await self._roll_out(job, session, batcher, on_turn=turns.append)
+                        rollout = await self._traced(job, session, batcher, on_turn=turns.append)
                         errors, answered_at = 0, monotonic()
                     except (EndpointError, RetrieverUnavailableError) as error:
                         rollout = Rollout(job.question, (), tuple(turns), StopReason.ERROR, sample=job.sample)
@@ -199,9 +202,20 @@ class Agent:
         self, job: Job, session: Session, batcher: SearchBatcher, on_turn: Callable[[Turn], None] | None = None
     ) -> Rollout:
         try:
-            return await self._roll_out(job, session, batcher, on_turn)
+            return await self._traced(job, session, batcher, on_turn)
         finally:
             session.close()
+
+    async def _traced(
+        self, job: Job, session: Session, batcher: SearchBatcher, on_turn: Callable[[Turn], None] | None = None
+    ) -> Rollout:
+        with span("invoke_agent", AGENT, agent__name=AGENT, conversation__id=f"{job.question.id}/{job.sample}") as made:
+            rollout = await self._roll_out(job, session, batcher, on_turn)
+            made.set_attributes({"gen_ai.usage.output_tokens": rollout.num_action_tokens})
+            made.set_attributes(
+                {"medagent.stop_reason": rollout.stop_reason.value, "medagent.turns": len(rollout.turns)}
+            )
+            return rollout
 
     async def _roll_out(
         self, job: Job, session: Session, batcher: SearchBatcher, on_turn: Callable[[Turn], None] | None = None
@@ -297,7 +311,9 @@ class Agent:
         if job.given and job.given.only and turns:
             return list(turns[0].hits)
         asker = f"question {job.question.id}, sample {job.sample}"
-        found = await batcher.search(query, without=job.withheld, asker=asker, **asked)
+        with span("retrieval") as made:
+            found = await batcher.search(query, without=job.withheld, asker=asker, **asked)
+            made.set_attribute("medagent.passages", len(found))
         return [*(Hit(passage, 0.0) for passage in job.planted if not any(turn.query for turn in turns)), *found]
 
     async def _given_hits(self, job: Job, given: GivenSearch, batcher: SearchBatcher) -> tuple[str, list[Hit]]:

@@ -149,6 +149,10 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command. A user's error is one line on standard error and exit status 1."""
     for name, value in NO_TELEMETRY.items():
         os.environ.setdefault(name, value)
+    if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        from medagent.tracing import start_tracing
+
+        start_tracing()
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # where classes of one's own lie, which options, a YAML or an agent name
     try:

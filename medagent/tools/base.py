@@ -13,6 +13,7 @@ from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.errors import NoIndexError, RetrievalError, ToolError
 from medagent.retrieval.passages import Hit, Passage, replace_surrogates
 from medagent.tool_calls import ToolCall, ToolResult
+from medagent.tracing import span
 
 log = logging.getLogger(__name__)
 MAX_CALLS = 8  # of a turn
@@ -122,7 +123,10 @@ async def run_calls(
         if error:
             return ToolResult(call.name, error=error)
         try:
-            return await _run(known[call.name], call.arguments, context)
+            with span("execute_tool", call.name, tool__name=call.name, tool__type="function") as made:
+                result = await _run(known[call.name], call.arguments, context)
+                made.set_attribute("medagent.tool_failed", bool(result.error))
+                return result
         except NoIndexError:
             if len(known) == 1:
                 raise
