@@ -86,6 +86,11 @@ class RecordedRun:
             raise KeyError(name)
         return self._place(name).read_bytes()
 
+    def rollout(self, part: str, question_id: str, sample: int) -> Row:
+        """One rollout of a part, whole."""
+        rows = map(json.loads, gzip.decompress(self.lines(part)).splitlines())
+        return next(row for row in rows if (row["question_id"], row["sample"]) == (question_id, sample))
+
     def _place(self, name: str) -> Path:
         return self.folder / ROLLOUTS / f"iteration_{int(name):04d}.jsonl.gz"
 
