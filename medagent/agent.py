@@ -22,7 +22,7 @@ from medagent.retrieval.batching import SearchBatcher, SearchStats
 from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.retriever import Retriever
-from medagent.tool_calls import ToolCall, ToolResult
+from medagent.tool_calls import ToolCall, ToolResult, searched
 from medagent.tools.base import CallContext, Tool, routed, run_calls
 from medagent.tools.corpus import SEARCH
 from medagent.types import Limits, Question, Rollout, StopReason, Turn, rollout_seed
@@ -74,7 +74,7 @@ class Agent:
     """A policy, a retriever, and the rules of their dialogue.
 
     `trained`: the policy learnt to follow this protocol's prompt, so controls of evaluation keep it. `made_with` is
-    for records of its answers. `tools` may be called beside the search.
+    for records of its answers. `tools` may be called beside the search. At most `max_running` rollouts run at once.
 
     >>> rollouts = Agent(policy, retriever).run_all([Job(question)])     # doctest: +SKIP
     """
@@ -88,6 +88,7 @@ class Agent:
     trained: bool = True
     made_with: Mapping[str, object] = field(default_factory=dict)
     tools: tuple[Tool, ...] = ()
+    max_running: int = 2**31
 
     def run_all(
         self, jobs: Sequence[Job], *, max_open: int = 512, on_done: Callable[[Rollout], None] | None = None
@@ -121,7 +122,7 @@ class Agent:
                     session.close()
                 await self.policy.disconnect()
 
-        rollouts: list[Rollout] = []
+        rollouts, max_open = list[Rollout](), min(max_open, self.max_running)
         for start in range(0, len(jobs), max_open):
             rollouts += asyncio.run(run_batch(jobs[start : start + max_open]))
         return rollouts
@@ -167,7 +168,7 @@ class Agent:
             batcher, waiting = self.search_batcher(), iter(jobs)
             try:
                 async with asyncio.TaskGroup() as group:
-                    for _ in range(min(max_open, len(jobs))):
+                    for _ in range(min(max_open, self.max_running, len(jobs))):
                         group.create_task(work(waiting, batcher))
             except* (MedagentError, RetrievalError) as failures:
                 raise failures.exceptions[0] from None
@@ -232,7 +233,7 @@ class Agent:
             sampled = await session.sample(max_tokens=room)
             said = written + self.protocol.without_end(tokenizer, sampled.text)
             text = self.protocol.opened(tokenizer, number) + said
-            parsed = self.protocol.parse(text)
+            parsed = self.protocol.read(tokenizer, text)
             token_ids = (*forced, *sampled.token_ids)
             logprobs = ((0.0,) * len(forced)) + sampled.logprobs
             total += len(token_ids)
@@ -247,16 +248,17 @@ class Agent:
             goes_on = bool(calls) and (by_model or sampled.stop is TurnStop.TAG)
             if goes_on and number + 1 < limits.max_turns:
                 results = await self._results(job, calls, turns, batcher)
-                observation_ids, shown = self.protocol.encode_results(
+                ids, shown = self.protocol.encode_results(
                     tokenizer,
                     results,
                     first_number=self.protocol.num_numbers(harmless_passages(tokenizer, seen)) + 1,
                     max_tokens=limits.max_observation_tokens,
+                    turn=sampled,
                 )
-                total += len(observation_ids)
-                session.append(observation_ids)
+                total += len(ids)
+                session.append(ids)
                 hits = tuple(hit for each, count in zip(results, shown, strict=True) for hit in each.hits[:count])
-                turn = replace(turn, query=parsed.query, hits=hits, observation_ids=tuple(observation_ids), calls=calls)
+                turn = replace(turn, query=searched(calls), hits=hits, observation_ids=tuple(ids), calls=calls)
             turns.append(turn)
             if on_turn:
                 on_turn(turn)
@@ -286,8 +288,8 @@ class Agent:
         self, job: Job, calls: Sequence[ToolCall], turns: Sequence[Turn], batcher: SearchBatcher
     ) -> list[ToolResult]:
         """The results of a turn's calls, which run side by side."""
-        seen = [hit.passage for turn in turns for hit in turn.hits]
-        context = CallContext(partial(self._search, job, batcher, turns), batcher, seen, job.withheld)
+        seen, only = [hit.passage for turn in turns for hit in turn.hits], bool(job.given and job.given.only)
+        context = CallContext(partial(self._search, job, batcher, turns), batcher, seen, job.withheld, only)
         return await run_calls(calls, (SEARCH, *self.tools), context)
 
     async def _search(

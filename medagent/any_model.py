@@ -14,13 +14,12 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import Agent, GivenSearch, Job
 from medagent.answer_forms import FORM_HINTS
-from medagent.call_syntax import read_turn
+from medagent.call_syntax import query_of, read_turn
 from medagent.lines import NumberedLines
 from medagent.pieces import TOOL_CALL, Block, ParsedTurn, Piece, encode
 from medagent.plain_protocol import PlainProtocol
 from medagent.protocol import TAGS, TagProtocol
 from medagent.retrieval.passages import Passage
-from medagent.tool_calls import query_of
 from medagent.types import Question
 
 ASKED = (
@@ -78,7 +77,7 @@ class AnyModelProtocol(PlainProtocol):
         answer, search = _ANSWER.search(said), _SEARCH.search(said)
         if answer and answer[1].strip() and not (search and search.start() < answer.start()):
             return ParsedTurn(thought, None, answer[1].strip())
-        query = search[1] if search else written_query(said)
+        query = search[1] if search else next(filter(None, map(query_of, read_turn(said).calls)), "")
         if query:
             return ParsedTurn(thought, query, None)
         return ParsedTurn(thought, None, _LEAD.split(_MARKS.sub("", said))[-1].strip() or None)
@@ -105,8 +104,3 @@ def for_any_model(agent: Agent, job: Job) -> tuple[Agent, Job]:
         return agent, job
     given = GivenSearch(job.question.text, only=False)
     return replace(agent, protocol=protocol), replace(job, given=given)
-
-
-def written_query(text: str) -> str:
-    """The query of the first call that is written in a text; empty where there is none."""
-    return next((query for call in read_turn(text).calls if (query := query_of(call.arguments))), "")

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from medagent.answer_forms import FORM_HINTS
 from medagent.models.chat_template import beginning_of_text, chat_frame, day_of
 from medagent.pieces import Block, ParsedTurn, Piece, encode
-from medagent.policy import Policy, Session
+from medagent.policy import Policy, SampledTurn, Session
 from medagent.retrieval.passages import Passage
 from medagent.tool_calls import ToolResult
 from medagent.types import LETTERS, Question, Rollout
@@ -167,11 +167,11 @@ class TurnProtocol(ABC):
         *,
         first_number: int,
         max_tokens: int,
-        ended: bool = True,
+        turn: SampledTurn | None = None,
     ) -> tuple[list[int], list[int]]:
         """Token ids of the results of a turn's calls within `max_tokens`, and how many passages of each they show.
 
-        An error is shown as a passage that does not count. `ended`: the turn was sampled to its end.
+        An error is shown as a passage that does not count. A sampled `turn` without the format's end gets it here.
         """
         (result,) = results  # a turn in tags calls once
         passages = [hit.passage for hit in result.hits] or [Passage.make("", result.error)] * bool(result.error)
@@ -183,6 +183,10 @@ class TurnProtocol(ABC):
     @abstractmethod
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn."""
+
+    def read(self, tokenizer: PreTrainedTokenizerBase, text: str) -> ParsedTurn:
+        """Read one turn of a model, whose tokenizer may tell how."""
+        return self.parse(text)
 
     def num_numbers(self, passages: Sequence[Passage]) -> int:
         """How many numbers an observation gives these passages: one each."""

@@ -288,12 +288,13 @@ class Steps:
         self.turns: list[dict[str, Any]] = []
 
     def __call__(self, turn: Turn) -> dict[str, Any]:
-        """The event of one turn: what it thought, what it searched for, what it was shown."""
+        """The event of one turn: what it thought, searched for and called besides, and what it was shown."""
         first = self._shown + 1
         self._shown += len(turn.hits)
         event = {
             "thought": self._protocol.parse(turn.text).think,
             "query": turn.query,
+            "calls": [{**vars(call)} for call in turn.calls if call.name != "search" or call.error],
             "replaced": replaced_words(self._retriever, turn.query) if turn.query is not None else {},
             "passages": [
                 {"number": number, "score": hit.score, "passage": hit.passage.to_json()}

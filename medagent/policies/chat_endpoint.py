@@ -15,13 +15,14 @@ import httpx
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from medagent.call_syntax import call_of, query_of
 from medagent.errors import EndpointError, PolicyError
 from medagent.pieces import TOOL_CALL, Block
 from medagent.policies.http_endpoint import Endpoint, status_of
 from medagent.policies.turn_ends import first_end
 from medagent.policy import Policy, SampledTurn, Session, TurnStop
 from medagent.protocol import TagProtocol
-from medagent.tool_calls import SEARCH_FUNCTION, query_of
+from medagent.tool_calls import SEARCH_FUNCTION
 from medagent.types import Limits, Usage
 
 REMOTE_LIMITS = Limits(max_turns=6, max_turn_tokens=1024, max_observation_tokens=8_000, max_total_tokens=120_000)
@@ -135,7 +136,7 @@ class RemotePolicy(Policy):
             stops = {"length": TurnStop.LENGTH, "content_filter": TurnStop.REFUSED}
             stop = stops.get(str(why), TurnStop.END_OF_TEXT)
             calls = [*(message.get("tool_calls") or ()), {"function": message.get("function_call")}]
-            call = calls[0] if stop is TurnStop.END_OF_TEXT and query_of(calls[0]) else None
+            call = calls[0] if stop is TurnStop.END_OF_TEXT and query_of(call_of(calls[0])) else None
             first = ((choice.get("logprobs") or {}).get("content") or [{}])[0].get("top_logprobs") or ()
             likeliest = tuple((str(each["token"]), float(each["logprob"])) for each in first)
             return ChatReply(_valid(text), _valid(thought), stop, _usage(body.get("usage")), call, likeliest)
@@ -211,7 +212,7 @@ class RemoteSession(Session):
         )
         text, stop = reply.text, reply.stop
         if reply.call and self._blocks:  # of several calls the first is answered, and no other is kept
-            text = self._blocks[0].around(query_of(reply.call))
+            text = self._blocks[0].around(query_of(call_of(reply.call)))
             self._called = str(reply.call.get("id") or "call")
         if stop is TurnStop.LENGTH and not text.strip() and reply.thought:
             text = TagProtocol.think.start + reply.thought  # cut off while it thought

@@ -1,5 +1,6 @@
 """OpenAI's chat completions, as far as an agent supports them: messages in, completions and errors out."""
 
+import json
 import re
 import time
 import unicodedata
@@ -248,9 +249,15 @@ def _pieces(answer: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | None
 
 def thought_of(turn: dict[str, Any]) -> str:
     """A turn as a line of `reasoning_content`, by which chat programs show progress."""
-    if turn["query"] is None:
-        return ""
-    return f"Searched: {escaped(turn['query'])} ({len(turn['passages']) or 'no'} new passages)\n"
+    done = [f"Searched: {escaped(turn['query'])}"] if turn["query"] is not None else []
+    done += [f"Called: {escaped(called(call))}" for call in turn["calls"]]
+    return "; ".join(done) + f" ({len(turn['passages']) or 'no'} new passages)\n" if done else ""
+
+
+def called(call: dict[str, Any]) -> str:
+    """A call of a tool in a line, with the reason why it could not be run."""
+    written = f"{call['name']} {json.dumps(call['arguments'], ensure_ascii=False)}"
+    return f"{written}: {call['error']}" if call["error"] else written
 
 
 def escaped(text: str, *, paragraphs: bool = False) -> str:

@@ -77,7 +77,7 @@ def _encoded(
     said = [turn.text[: first_end(turn.text, ends)] for turn in rollout.turns]  # where the run ends it
     texts = [protocol.rest_of_first_turn(tokenizer, text) if number == 0 else text for number, text in enumerate(said)]
     opened = protocol.opened(tokenizer)
-    parsed = [protocol.parse(text if number else opened + text) for number, text in enumerate(texts)]
+    parsed = [protocol.read(tokenizer, text if number else opened + text) for number, text in enumerate(texts)]
     for turn, read in zip(rollout.turns, parsed, strict=True):
         if read.query is None and turn.hits and protocol.parse(turn.text).query is None:
             raise ConfigError(

@@ -229,7 +229,7 @@ class ScriptedDemonstrations(Demonstrations):
         def turn(thought: str, text: str, hits: tuple[Hit, ...] = ()) -> Turn:
             if self._thoughts and isinstance(protocol, TagProtocol):
                 text = f"{protocol.think.start} {thought}{protocol.think.end}{text}"
-            parsed = protocol.parse(text)
+            parsed = protocol.read(tokenizer, text)
             return Turn((), (), text, parsed.query, parsed.answer, hits)
 
         turns = [
