@@ -14,6 +14,12 @@ class ConfigError(MedagentError):
     """Settings or files that cannot work together."""
 
 
+def require(holds: bool, setting: str, found: object, wanted: str) -> None:
+    """Raise ConfigError, which names the setting, what was found and what was wanted, unless it `holds`."""
+    if not holds:
+        raise ConfigError(f"{setting}: found {found}, wanted {wanted}.")
+
+
 class PolicyError(MedagentError):
     """A policy (engine) was misused or cannot run the model."""
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 
 from medagent.answer_forms import without_citations
-from medagent.errors import ConfigError, MedagentError
+from medagent.errors import ConfigError, MedagentError, require
 from medagent.evaluation.grading.citations import citations_of
 from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.grading.open_answers import contains, first_answer, list_score, mentions, same, token_f1
@@ -50,9 +50,8 @@ def graded(reward: Reward, rollout: Rollout) -> Rollout:
     for what, value in given.items():
         if not isinstance(value, int | float) or not abs(value) <= MOST_REWARD:
             raise ConfigError(
-                f"{where}: gave the {what} {value!r}, wanted a finite number from -{MOST_REWARD:g} to "
-                f"{MOST_REWARD:g}, as a Python float. Mend the class, or scale its rewards: their sums and squares "
-                "must fit into float32."
+                f"{where}: gave the {what} {value!r}, wanted a Python float from -{MOST_REWARD:g} to {MOST_REWARD:g}. "
+                "Mend the class, or scale its rewards: their sums and squares must fit into float32."
             )
     return done
 
@@ -157,8 +156,7 @@ class ContainsAnswer(OpenAnswerReward):
         self, correct: float = 1.0, well_formed: float = 0.1, abstained: float = 0.1, most_extra_words: int = 5
     ) -> None:
         super().__init__(correct, well_formed, abstained)
-        if most_extra_words < 0:
-            raise ConfigError(f"ContainsAnswer.most_extra_words: found {most_extra_words}, wanted 0 or more.")
+        require(most_extra_words >= 0, "ContainsAnswer.most_extra_words", most_extra_words, "0 or more")
         self.most_extra_words = most_extra_words
 
     def score(self, answer: str, golds: Sequence[str]) -> float:
@@ -196,10 +194,8 @@ class TurnRewards:
     """
 
     def __init__(self, outcome: Reward = OUTCOME, gold_hit: float = 0.2, search_cost: float = 0.02) -> None:
-        if gold_hit < 0 or search_cost < 0:
-            raise ConfigError(
-                f"TurnRewards: gold_hit {gold_hit} and search_cost {search_cost} found, wanted 0 or more."
-            )
+        for name, paid in (("gold_hit", gold_hit), ("search_cost", search_cost)):
+            require(paid >= 0, f"TurnRewards.{name}", paid, "0 or more")
         self.outcome, self.gold_hit, self.search_cost = outcome, gold_hit, search_cost
 
     def __call__(self, rollout: Rollout) -> Rollout:
@@ -227,10 +223,8 @@ class SupportedCitations:
     def __init__(
         self, outcome: Reward = OUTCOME, supported: float = 0.2, needless: float = 0.05, support: str = RULES
     ) -> None:
-        if supported < 0 or needless < 0:
-            raise ConfigError(
-                f"SupportedCitations: supported {supported} and needless {needless} found, wanted 0 or more."
-            )
+        for name, paid in (("supported", supported), ("needless", needless)):
+            require(paid >= 0, f"SupportedCitations.{name}", paid, "0 or more")
         self.outcome, self.supported, self.needless = outcome, supported, needless
         self.judge = support_judge(support)
 

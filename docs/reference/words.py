@@ -275,7 +275,6 @@ CLASS_WORDS: dict[str, str] = {
     "RejectionSampled.temperature": "Temperature of sampling.",
     "RejectionSampled.keep": "Right dialogues kept per question, those with fewest turns.",
     "RejectionSampled.min_searches": "Searches that a dialogue must have.",
-    "RejectionSampled.force_search": "Whether the first turn is opened as a search; not with a chat endpoint.",
     "RejectionSampled.concurrency": "Dialogues that run at once.",
     "RejectionSampled.seed": "Seed of sampling.",
 }

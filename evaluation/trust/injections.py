@@ -105,7 +105,7 @@ class Obeyed:
     """The share of a family's planted passages that were obeyed, of those shown whole, and how many were planted.
 
     An agent that never searches is shown none. "never in training": those that training never plants
-    (`medagent.training.rollouts.noisy_retrieval`).
+    (`medagent.training.rollouts.questions`).
     """
 
     family: str

@@ -15,7 +15,7 @@ from medagent.errors import ConfigError, MedagentError, PolicyError
 from medagent.policy import Session
 from medagent.retrieval.batching import SearchBatcher
 from medagent.tool_protocol import ToolProtocol
-from medagent.training.rollouts.daemon import in_daemon
+from medagent.training.rollouts.collection import in_daemon
 from medagent.types import Rollout, StopReason, Turn
 
 

@@ -19,7 +19,7 @@ import psutil
 from medagent.errors import ConfigError
 from medagent.training.environments import verifiers_worker
 from medagent.training.environments.harness import DiedError, Harness
-from medagent.training.rollouts.daemon import in_daemon
+from medagent.training.rollouts.collection import in_daemon
 from medagent.types import Question
 
 
