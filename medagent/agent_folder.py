@@ -32,8 +32,7 @@ from medagent.protocol import TagProtocol
 from medagent.quoting_agent import QuotingAgent
 from medagent.retrieval.controls import NoRetriever, corpus_of
 from medagent.retrieval.embedders import embedder_from_identity
-from medagent.retrieval.opening import URL, index_folder, open_index
-from medagent.retrieval.remote import RemoteRetriever
+from medagent.retrieval.remote import URL, RemoteRetriever, index_folder, open_index
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import SearchSettings

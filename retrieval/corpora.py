@@ -110,18 +110,16 @@ def _file_part(path: Path, top: Path) -> CorpusPart:
 
 def with_ocr(corpus: Corpus, languages: str, progress: Callable[[str, int, int, int], None]) -> Corpus:
     """The corpus, with text recognition of its PDFs' pages without text; a `CorpusError` where that cannot be done."""
-    if not languages or not any(part.path is not None and kind_of(part.path) == ".pdf" for part in corpus.parts):
+    parts = list(corpus.parts)
+    scans = [at for at, part in enumerate(parts) if part.path is not None and kind_of(part.path) == ".pdf"]
+    if not languages or not scans:
         return corpus
     ocr = Tesseract(languages, progress)
     ocr.check()
-
-    def scanned(part: CorpusPart) -> CorpusPart:
-        if part.path is None or kind_of(part.path) != ".pdf":
-            return part
-        read = partial(_read_file, part.path, part.name, ocr)
-        return replace(part, read=read, fingerprint=f"{part.fingerprint}:{languages}")
-
-    return replace(corpus, parts=[scanned(part) for part in corpus.parts])
+    for at in scans:
+        read = partial(_read_file, parts[at].path, parts[at].name, ocr)
+        parts[at] = replace(parts[at], read=read, fingerprint=f"{parts[at].fingerprint}:{languages}")
+    return replace(corpus, parts=parts)
 
 
 def _read_file(path: Path, name: str, ocr: Tesseract | None = None) -> Iterator[tuple[Item, int]]:

@@ -113,7 +113,7 @@ class IngestPolicy:
             for name in (each.name, _suffixed(each.name, part), _suffixed(each.name, self._digests[id(each)]))
         ]
         said += [key for each in documents for key in (*_articles_of(each), *_preprints_of(each))]
-        self._named = store.documents.named(said)
+        self._named = store.documents.aliases("alias", said)
         self._held = store.documents.held([*names, *said, *(name for _, name in self._named)])
         passages = [passage for each in documents for passage in each.passages]
         keys = [key for each in documents for key in (each.name, *each.aliases)]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from chromadb.errors import ChromaError
 
+from medagent.retrieval.access import ReadLock, writing
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
@@ -24,7 +25,6 @@ from medagent.retrieval.index import (
     open_vectors,
 )
 from medagent.retrieval.lexical import FOLDER, LexicalIndex
-from medagent.retrieval.locking import ReadLock, writing
 from medagent.retrieval.manifest import Manifest, check_embedder
 from medagent.retrieval.store import PassageStore, Progress
 

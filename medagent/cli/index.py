@@ -12,13 +12,12 @@ from rich.console import Console
 from medagent.cli.progress import index_bars
 from medagent.cli.safe_text import escape
 from medagent.errors import InputError
+from medagent.retrieval.chunking import kind_line
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.ingest_policy import Changes
 from medagent.retrieval.manifest import Manifest
-from medagent.retrieval.opening import URL, index_folder, open_index
-from medagent.retrieval.passage_kinds import kind_line
 from medagent.retrieval.query_match import operators_note
-from medagent.retrieval.remote import RemoteRetriever
+from medagent.retrieval.remote import URL, RemoteRetriever, index_folder, open_index
 from medagent.retrieval.rerank import reranker_named
 from medagent.retrieval.search import HybridRetriever
 

@@ -13,10 +13,10 @@ from pydantic_core import PydanticCustomError
 
 from medagent.evidence.emergencies import Emergencies
 from medagent.evidence.extracts import ALSO
+from medagent.retrieval.chunking import kind_line
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.mcp_server import WHERE
-from medagent.retrieval.passage_kinds import kind_line
 from medagent.retrieval.passages import replace_surrogates
 from medagent.serving.client_utility_prompts import utility_answer, without_talk
 from medagent.untrusted_text import is_blank

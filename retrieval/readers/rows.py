@@ -1,13 +1,12 @@
 """Rows with a text: JSON lines, JSON arrays, and hub datasets, MedRAG's (id, title, content) among them."""
 
 import codecs
-import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from itertools import islice
-from typing import IO, Any
+from typing import Any
 
 import ijson
 
@@ -106,7 +105,9 @@ def _in_arrays(value: Any) -> Iterator[Any]:
 def _streamed(file: OpenFile) -> Iterator[Any]:
     builder, within = ijson.ObjectBuilder(), 0  # the containers that are open inside a row, itself counted
     opened: list[str] = []  # those around it
-    for event, value in ijson.basic_parse(_without_mark(file.stream), use_float=True):
+    if file.stream.read(3) != codecs.BOM_UTF8:
+        file.stream.seek(0)
+    for event, value in ijson.basic_parse(file.stream, use_float=True):
         begins, ends = event.startswith("start_"), event.startswith("end_")
         if len(opened) + within > MAX_DEPTH:
             raise ijson.JSONError(f"nests more than {MAX_DEPTH} deep")
@@ -122,14 +123,6 @@ def _streamed(file: OpenFile) -> Iterator[Any]:
         within += begins - ends
         if not within:
             yield builder.value
-
-
-def _without_mark(stream: IO[bytes]) -> IO[bytes]:
-    """The stream after a byte order mark, if it begins with one."""
-    buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)  # type: ignore[type-var]
-    if buffered.peek(3).startswith(codecs.BOM_UTF8):
-        buffered.read(3)
-    return buffered
 
 
 def items_of_row(row: Any, where: str, *, source: str) -> Iterator[Item]:

@@ -29,7 +29,7 @@ from medagent.evaluation.predictions import Prediction, PredictionLog
 from medagent.evaluation.rollout_files import given_rollout, is_right, read_lines
 from medagent.evaluation.run import Plan, run_plan
 from medagent.protocol import TurnProtocol
-from medagent.retrieval.opening import URL
+from medagent.retrieval.remote import URL
 from medagent.retrieval.retriever import Retriever
 from medagent.training.default_callbacks import tokens_to_sample
 from medagent.training.sft.data import LeftOutReason, question_key
