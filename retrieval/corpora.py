@@ -111,13 +111,13 @@ def _file_part(path: Path, top: Path) -> CorpusPart:
 def with_ocr(corpus: Corpus, languages: str, progress: Callable[[str, int, int, int], None]) -> Corpus:
     """The corpus, with text recognition of its PDFs' pages without text; a `CorpusError` where that cannot be done."""
     parts = list(corpus.parts)
-    scans = [at for at, part in enumerate(parts) if part.path is not None and kind_of(part.path) == ".pdf"]
+    scans = [(at, each.path) for at, each in enumerate(parts) if each.path is not None and kind_of(each.path) == ".pdf"]
     if not languages or not scans:
         return corpus
     ocr = Tesseract(languages, progress)
     ocr.check()
-    for at in scans:
-        read = partial(_read_file, parts[at].path, parts[at].name, ocr)
+    for at, path in scans:
+        read = partial(_read_file, path, parts[at].name, ocr)
         parts[at] = replace(parts[at], read=read, fingerprint=f"{parts[at].fingerprint}:{languages}")
     return replace(corpus, parts=parts)
 
@@ -148,22 +148,15 @@ def _unread(path: Path, top: Path, reason: str) -> CorpusPart:
 
 def _found_below(folder: Path, top: Path) -> Iterator[CorpusPart]:
     """The files below a folder, and what cannot be read there; links to folders are not followed."""
-    unread: list[CorpusPart] = []
-
-    def closed(error: OSError) -> None:
-        unread.append(_unread(Path(error.filename), top, f"is a folder that cannot be entered ({error.strerror})"))
-
-    for inner, folders, files in os.walk(folder, onerror=closed):
+    closed: list[OSError] = []
+    for inner, folders, files in os.walk(folder, onerror=closed.append):
         here = Path(inner)
         if "passages.sqlite" in files:  # an index
             folders.clear()
             continue
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for each in [here / name for name in folders]:
-            if each.is_symlink():
-                yield _unread(
-                    each, top, "is a link to a folder, which is not followed; add that folder by its own path"
-                )
+        for each in [here / name for name in folders if (here / name).is_symlink()]:
+            yield _unread(each, top, "is a link to a folder, which is not followed; add that folder by its own path")
         for file in [here / name for name in files if not name.startswith(".")]:
             if not file.exists():
                 yield _unread(file, top, "is a link that leads nowhere")
@@ -173,7 +166,8 @@ def _found_below(folder: Path, top: Path) -> Iterator[CorpusPart]:
                 yield _unread(file, top, f"is of a kind that is not read; {WANTED}")
             else:
                 yield _file_part(file, top)
-    yield from unread
+    for error in closed:
+        yield _unread(Path(error.filename), top, f"is a folder that cannot be entered ({error.strerror})")
 
 
 def hub_corpus(name: str) -> Corpus:

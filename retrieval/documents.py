@@ -108,7 +108,7 @@ class DocumentTables:
         self._db.executemany("DELETE FROM seen WHERE name = ?", gone)
         self._db.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?)", sorted(changes.seen))
         withdrawn = (astuple(replace(each, asked=each.asked or each.name)) for each in changes.withdrawn.values())
-        query = f"INSERT OR REPLACE INTO withdrawn ({_WITHDRAWN}) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        query = f"INSERT OR REPLACE INTO withdrawn ({_WITHDRAWN}) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
         self._db.executemany(query, withdrawn)
 
     def restore(self, asked: str) -> int:

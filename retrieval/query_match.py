@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from hashlib import sha256
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
@@ -57,7 +57,6 @@ class QueryWords:
         """`groups` is the analyser's, `words` gives the index's, and `count` in how many passages a word is."""
         self._synonyms = synonyms or Synonyms(())
         self._groups, self._words, self._count, self._num_passages = groups, words, count, num_passages
-        self._by_letter: dict[str, list[str]] | None = None
         self.near = lru_cache(maxsize=10_000)(self._near)
 
     def searched(self, query: str, *, near_words: bool) -> list[list[str]]:
@@ -104,6 +103,14 @@ class QueryWords:
     def _tokens(self, text: str) -> list[str]:
         return [word for group in self._groups(text) for word in group]
 
+    @cached_property
+    def _by_letter(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for known in self._words():
+            if len(known) >= SHORTEST - 1 and known.isalpha():
+                found.setdefault(known[0], []).append(known)
+        return found
+
     def _near(self, word: str) -> tuple[str, ...]:
         """At most three words of the index near a word that it lacks, those of most passages first.
 
@@ -112,12 +119,6 @@ class QueryWords:
         """
         if len(word) < SHORTEST or not word.isalpha():
             return ()
-        if self._by_letter is None:
-            by_letter: dict[str, list[str]] = {}
-            for known in self._words():
-                if len(known) >= SHORTEST - 1 and known.isalpha():
-                    by_letter.setdefault(known[0], []).append(known)
-            self._by_letter = by_letter
         most = 2 if len(word) >= LONG else 1
         found = process.extract(
             word, self._by_letter.get(word[0], ()), scorer=OSA.distance, score_cutoff=most, limit=None

@@ -150,12 +150,12 @@ def documents_of_row(row: Any, where: str, *, source: str) -> Iterator[Item]:
         return
     left_out, about = Counter[str](), Bibliography.of_row(row)
     named = f"pmid:{about.pmid}" if about.pmid else f"doi:{about.doi}" if about.doi else ""
-    section = plain_text(_said(row, "section"), left_out).replace("\n", " ")
+    section, id_ = plain_text(_said(row, "section"), left_out).replace("\n", " "), row.get("id")
     document = Document(
         plain_text(_said(row, "title"), left_out).replace("\n", " "),
         (Section(section, plain_text(text, left_out)),),
         _said(row, "source") or source,
-        id=_id_of(row) or named,
+        id=named if id_ is None or id_ != id_ else replace_surrogates(str(id_)).strip() or named,  # NaN is none
         year=year_in(row.get("year")),
         licence=_said(row, "licence") or _said(row, "license"),
         group=_said(row, "document"),
@@ -167,9 +167,3 @@ def documents_of_row(row: Any, where: str, *, source: str) -> Iterator[Item]:
 
 def _said(row: Mapping[str, Any], name: str) -> str:
     return replace_surrogates(str(row[name]) if says(row.get(name)) else "").strip()
-
-
-def _id_of(row: Mapping[str, Any]) -> str:
-    """The id that a row gives itself, empty where it gives none (0 is one)."""
-    found = row.get("id")
-    return "" if found is None or found != found else replace_surrogates(str(found)).strip()  # NaN is none
