@@ -79,7 +79,8 @@ class DocumentTables:
 
     def aliases(self, column: Literal["alias", "name"], values: Iterable[str]) -> set[tuple[str, str]]:
         """Aliases with the names of their documents; `values` are those of one column."""
-        return set(select_in(self._db, f"SELECT alias, name FROM aliases WHERE {column} IN", list(values)))  # noqa: S608
+        query = f"SELECT alias, name FROM aliases WHERE {column} IN"  # noqa: S608 (constant names)
+        return set(select_in(self._db, query, list(values)))
 
     def other_parts(self, names: Iterable[str]) -> list[str]:
         """Parts in which these documents stand too."""
