@@ -66,10 +66,7 @@ def memory_corpus(passages: Sequence[Passage], name: str = "passages") -> Corpus
     for passage in passages:
         digest.update(f"{passage.id}\n{passage.digest}\n{passage.source}\n".encode())
     fingerprint = digest.hexdigest()[:32]
-
-    def read() -> Iterator[tuple[Item, int]]:
-        return ((passage, number) for number, passage in enumerate(passages, start=1))
-
+    read = partial(zip, passages, range(1, len(passages) + 1), strict=True)
     return Corpus(f"{name}:{fingerprint}", [CorpusPart(name, read, fingerprint, len(passages))])
 
 

@@ -113,7 +113,6 @@ def index_stats(folder: Path) -> dict[str, Any]:
     manifest = Manifest.read(folder)
     with closing(PassageStore(folder, manifest.dimension)) as store:
         words = np.array([len(passage.text.split()) for _, passage in store.stream()])
-        years = [int(year) for year, _ in store.tally("year", limit=10_000) if year != "None"]
         counts = store.counts()
         skipped = store.skipped(limit=MAX_LISTED)
         return {
@@ -136,7 +135,7 @@ def index_stats(folder: Path) -> dict[str, Any]:
                 name: int(np.quantile(words, share)) if len(words) else 0
                 for name, share in (("min", 0), ("median", 0.5), ("p95", 0.95), ("max", 1))
             },
-            "years": [min(years), max(years)] if years else [],
+            "years": list(store.years() or ()),
             "sources": dict(store.tally("source", limit=20)),
             "licences": dict(store.tally("licence", limit=10)),
             "bytes": {
