@@ -147,9 +147,9 @@ def sample(questions: list[Question], limit: int | None, seed: int) -> list[Ques
 def by_letter(row: Row, options: object) -> dict[str, object]:
     """Options as an object from letter to text; a list's are lettered in order. At most ten have a letter."""
     if not isinstance(options, list | dict):
-        raise InputError(f"{row.where}: found options {options!r}, wanted a list or an object from letter to text.")
+        raise row.wrong(f"options {options!r}", "a list or an object from letter to text")
     if len(options) > len(LETTERS):
-        raise InputError(f"{row.where}: found {len(options)} options, wanted at most {len(LETTERS)}.")
+        raise row.wrong(f"{len(options)} options", f"at most {len(LETTERS)}")
     return options if isinstance(options, dict) else dict(zip(LETTERS, options, strict=False))
 
 
@@ -157,17 +157,12 @@ def choices(row: Row, options: Mapping[str, object], letter: str, notes: Notes) 
     """Checked options (letters from A without a gap, no empty gold option) and the gold letter."""
     letters = [name for name, text in by_letter(row, dict(options)).items() if text is not None]  # the hub pads
     if sorted(letters) != list(LETTERS[: len(letters)]) or len(letters) < 2:
-        raise InputError(
-            f"{row.where}: found options {letters}, wanted two or more, with letters from A without a gap."
-        )
+        raise row.wrong(f"options {letters}", "two or more, with letters from A without a gap")
     if letter not in letters:
-        raise InputError(f"{row.where}: found the answer {letter!r}, wanted one of {', '.join(sorted(letters))}.")
+        raise row.wrong(f"the answer {letter!r}", f"one of {', '.join(sorted(letters))}")
     texts = tuple(str(options[name]).strip() for name in sorted(letters))
     if not texts[LETTERS.index(letter)] or sum(map(bool, texts)) < 2:
-        raise InputError(
-            f"{row.where}: found the options {texts}, wanted a text for the right one ({letter}) and for at "
-            "least one other."
-        )
+        raise row.wrong(f"the options {texts}", f"a text for the right one ({letter}) and for at least one other")
     same = Counter(filter(None, (text.casefold() for text in texts)))
     if same[texts[LETTERS.index(letter)].casefold()] > 1:
         notes["questions with the right option twice, where one of its letters counts as wrong"] += 1

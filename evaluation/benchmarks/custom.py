@@ -57,16 +57,12 @@ class JsonlBenchmark(FileBenchmark):
     def question(self, row: Row) -> Question:
         unknown = sorted(row.data.keys() - _FIELDS)
         if unknown:
-            raise InputError(
-                f"{row.where}: found the field {unknown[0]!r}, wanted some of {', '.join(sorted(_FIELDS))}. Put "
-                "fields of your own into 'meta'."
-            )
+            remedy = "Put fields of your own into 'meta'"
+            raise row.wrong(f"the field {unknown[0]!r}", f"some of {', '.join(sorted(_FIELDS))}. {remedy}")
         form, options = row.data.get("form") or "text", row.data.get("options") or []
         if form not in FORM_HINTS or bool(options) < (form == "select_all") or (options and form in OPEN_FORMS):
-            raise InputError(
-                f"{row.where}: found the form {form!r}, wanted one of {', '.join(FORM_HINTS)}; with options only "
-                "select_all, which needs them."
-            )
+            only = "with options only select_all, which needs them"
+            raise row.wrong(f"the form {form!r}", f"one of {', '.join(FORM_HINTS)}; {only}")
         items = _entries(row) if form == "list" else ()
         texts: tuple[str, ...] = ()
         if options:
@@ -78,13 +74,10 @@ class JsonlBenchmark(FileBenchmark):
         bounds = _bounds(row, answers, form)
         gold, meta = row.data.get("gold_passage_ids") or (), row.data.get("meta") or {}
         if not isinstance(gold, list | tuple) or not isinstance(meta, dict):
-            raise InputError(
-                f"{row.where}: found gold_passage_ids {gold!r} and meta {meta!r}, wanted a list and an object."
-            )
-        number = row.where.rpartition(" ")[2]
+            raise row.wrong(f"gold_passage_ids {gold!r} and meta {meta!r}", "a list and an object")
         stem = Path(self.path).stem if self.path else str(self.hub)
         return Question(
-            id=str(row.data.get("id") or f"{stem}:{number}"),
+            id=str(row.data.get("id") or f"{stem}:{row.number}"),
             text=text_field(row, "question"),
             options=texts,
             answer=answers[0],
@@ -108,7 +101,7 @@ class OpenQABenchmark(FileBenchmark):
     def question(self, row: Row) -> Question:
         first, *others = _answers(row, "golden_answers")
         return Question(
-            id=str(row.data.get("id") or f"open:{row.where.rpartition(' ')[2]}"),
+            id=str(row.data.get("id") or f"open:{row.number}"),
             text=text_field(row, "question"),
             answer=first,
             aliases=tuple(others),
@@ -123,7 +116,7 @@ def _answers(row: Row, name: str) -> list[str]:
     texts = [str(item).strip() for item in value] if isinstance(value, list) else [text_field(row, name)]
     nested = isinstance(value, list) and any(isinstance(item, type(None) | list | dict) for item in value)
     if nested or not texts or not all(texts):
-        raise InputError(f"{row.where}: found {name} {value!r}, wanted a text or a list of texts, none of them empty.")
+        raise row.wrong(f"{name} {value!r}", "a text or a list of texts, none of them empty")
     return texts
 
 
@@ -132,9 +125,7 @@ def _entries(row: Row) -> tuple[tuple[str, ...], ...]:
     value = row.data.get("answer")
     items = [each if isinstance(each, list) else [each] for each in value] if isinstance(value, list) else []
     if not items or not all(item and all(isinstance(each, str) and each.strip() for each in item) for item in items):
-        raise InputError(
-            f"{row.where}: found the answer {value!r}, wanted a list of entries, each a text or a list of synonyms."
-        )
+        raise row.wrong(f"the answer {value!r}", "a list of entries, each a text or a list of synonyms")
     return tuple(tuple(each.strip() for each in item) for item in items)
 
 
@@ -142,7 +133,7 @@ def _own_choices(row: Row, found: object, notes: Notes) -> tuple[tuple[str, ...]
     """Options and the right letters, in order. An answer that is a letter and an option's text is the letter."""
     options = by_letter(row, found)
     if any(option is None or isinstance(option, list | dict) for option in options.values()):
-        raise InputError(f"{row.where}: found the options {options}, wanted texts.")
+        raise row.wrong(f"the options {options}", "texts")
     letters = dict.fromkeys(options)  # in their order
 
     def named(field: str) -> list[str]:
@@ -177,14 +168,13 @@ def _bounds(row: Row, answers: list[str], form: str) -> Bounds | None:
     given = {name: row.data[name] for name in ("lower", "upper", "tolerance") if row.data.get(name) is not None}
     if form != "number":
         if given:
-            raise InputError(f"{row.where}: found {given} with the form {form!r}, wanted the form 'number'.")
+            raise row.wrong(f"{given} with the form {form!r}", "the form 'number'")
         return None
     quantities = [gold_quantity(answer) for answer in answers]
     if None in quantities:
-        raise InputError(
-            f"{row.where}: found the answer {answers[quantities.index(None)]!r}, wanted one number, with none or a "
-            "known unit, such as 500 mg or 5.5 mmol/l. Leave another unit out, and name it in the question."
-        )
+        known = "one number, with none or a known unit, such as 500 mg or 5.5 mmol/l"
+        remedy = "Leave another unit out, and name it in the question"
+        raise row.wrong(f"the answer {answers[quantities.index(None)]!r}", f"{known}. {remedy}")
     if not given:
         return None
     value, share = quantities[0].value if quantities[0] else 0.0, str(given.get("tolerance", 0)).strip()
@@ -196,8 +186,6 @@ def _bounds(row: Row, answers: list[str], form: str) -> Bounds | None:
     low, high = (value - off, value + off) if "tolerance" in given else (bounds.get("lower"), bounds.get("upper"))
     fits = (low is None or low <= value) and (high is None or value <= high)
     if not fits or off < 0 or len(answers) > 1 or (bounds and "tolerance" in given):
-        raise InputError(
-            f"{row.where}: found {given} with the answer {row.data['answer']!r}, wanted 'lower' and 'upper' around one "
-            "answer, or a 'tolerance' such as 5 or '5%'."
-        )
+        wanted = "'lower' and 'upper' around one answer, or a 'tolerance' such as 5 or '5%'"
+        raise row.wrong(f"{given} with the answer {row.data['answer']!r}", wanted)
     return low, high

@@ -30,6 +30,15 @@ class Row:
     where: str
     data: dict[str, Any]
 
+    @property
+    def number(self) -> str:
+        """The number of its line or entry."""
+        return self.where.rpartition(" ")[2]
+
+    def wrong(self, found: str, wanted: str) -> InputError:
+        """The error that names the place, and says what stands there and what was wanted."""
+        return InputError(f"{self.where}: found {found}, wanted {wanted}.")
+
 
 def read_text(path: Path, notes: Notes) -> str:
     """A file's text in UTF-8."""
@@ -55,12 +64,7 @@ def read_rows(path: Path, *, kind: Kind, notes: Notes) -> Iterator[Row]:
     Entries of a JSON object are rows of their own, keyed "id". Rows of a CSV have the field "cells".
     """
     text = read_text(path, notes)
-    if kind == "jsonl":
-        yield from _json_lines(path, text, notes)
-    elif kind == "csv":
-        yield from _csv_rows(path, text, notes)
-    else:
-        yield from _json_value(path, text, notes)
+    yield from {"jsonl": _json_lines, "csv": _csv_rows, "json": _json_value}[kind](path, text, notes)
 
 
 def _csv_rows(path: Path, text: str, notes: Notes) -> Iterator[Row]:
@@ -185,5 +189,4 @@ def text_field(row: Row, *names: str) -> str:
         value = row.data.get(name)
         if isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
             return str(value).strip()
-    found = sorted(row.data)
-    raise InputError(f"{row.where}: found the fields {found}, wanted a text {' or '.join(map(repr, names))}.")
+    raise row.wrong(f"the fields {sorted(row.data)}", f"a text {' or '.join(map(repr, names))}")

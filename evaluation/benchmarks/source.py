@@ -9,19 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from medagent.errors import InputError
-from medagent.evaluation.benchmarks import (
-    BioASQBenchmark,
-    FileBenchmark,
-    JsonlBenchmark,
-    MedMCQABenchmark,
-    MedQABenchmark,
-    MedXpertQABenchmark,
-    MMLUBenchmark,
-    OpenQABenchmark,
-    PubMedQABenchmark,
-    StarterBenchmark,
-)
-from medagent.evaluation.benchmarks.base import Benchmark, sample
+from medagent.evaluation.benchmarks import multiple_choice
+from medagent.evaluation.benchmarks.base import Benchmark, FileBenchmark, sample
+from medagent.evaluation.benchmarks.custom import JsonlBenchmark, OpenQABenchmark, StarterBenchmark
+from medagent.evaluation.benchmarks.literature import BioASQBenchmark, PubMedQABenchmark
 from medagent.evaluation.names import CopFrom
 from medagent.retrieval.passages import Passage
 from medagent.starter.world import SPLITS
@@ -29,17 +20,17 @@ from medagent.types import Question
 
 KNOWN: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "starter": (StarterBenchmark, {}),
-    "medqa": (MedQABenchmark, {}),
-    "medmcqa": (MedMCQABenchmark, {}),
+    "medqa": (multiple_choice.MedQABenchmark, {}),
+    "medmcqa": (multiple_choice.MedMCQABenchmark, {}),
     "pubmedqa": (PubMedQABenchmark, {}),
     "pubmedqa_with_abstract": (PubMedQABenchmark, {"task": "with_abstract"}),
     "pubmedqa_yes_no": (PubMedQABenchmark, {"task": "yes_no"}),
-    "mmlu": (MMLUBenchmark, {}),
+    "mmlu": (multiple_choice.MMLUBenchmark, {}),
     "bioasq": (BioASQBenchmark, {}),
     "bioasq_factoid": (BioASQBenchmark, {"types": ("factoid",)}),
     "bioasq_list": (BioASQBenchmark, {"types": ("list",)}),
     "bioasq_yes_no": (BioASQBenchmark, {"types": ("yes_no",)}),
-    "medxpertqa": (MedXpertQABenchmark, {}),
+    "medxpertqa": (multiple_choice.MedXpertQABenchmark, {}),
     "open": (OpenQABenchmark, {}),
     "jsonl": (JsonlBenchmark, {}),
 }
@@ -71,12 +62,10 @@ class BenchmarkSource:
             raise InputError(
                 f"--start {self.start} and --stop {self.stop}: wanted a range of the file's order, from 0."
             )
-        given = {name: getattr(self, name) for name in ("path", "hub", "subset", "split")}
+        given = {name: getattr(self, name) for name in ("path", "hub", "subset", "split", "cop_from")}
         arguments = {name: value for name, value in given.items() if value is not None}
         if self.cop_from and self.benchmark != "medmcqa":
             raise InputError(f"--cop_from {self.cop_from}: found benchmark {self.benchmark!r}, wanted medmcqa.")
-        if self.cop_from:
-            arguments["cop_from"] = self.cop_from
         if self.benchmark in KNOWN:
             self._check_known()
             found, fixed = KNOWN[self.benchmark]

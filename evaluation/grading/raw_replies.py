@@ -44,26 +44,22 @@ def read_replies(path: Path, *, letters: str, last_line_asked: bool = False) -> 
 def _reply(row: Row, letters: str, last_line_asked: bool) -> Reply:
     found = by_letter(row, row.data.get("options") or [])
     if "".join(sorted(found)) != LETTERS[: len(found)]:
-        raise InputError(
-            f"{row.where}: found options named {', '.join(sorted(found))}, wanted the first letters of {LETTERS}, none "
-            "left out."
-        )
+        raise row.wrong(f"options named {', '.join(sorted(found))}", f"the first letters of {LETTERS}, none left out")
     options = [str(found[letter]) for letter in sorted(found)]
     known = LETTERS[: len(options)] if options else letters
     given = row.data.get("gold")
     right = [str(each) for each in given] if isinstance(given, list) else re.split(r"\s*,\s*", text_field(row, "gold"))
     if not right or not set(right) <= set(known):
-        raise InputError(
-            f"{row.where}: found the gold answer {given!r}, wanted one of {known}, or several as 'A, C'. Other "
-            "letters: --letters."
-        )
+        wanted = f"one of {known}, or several as 'A, C'. Other letters: --letters"
+        raise row.wrong(f"the gold answer {given!r}", wanted)
     gold = ", ".join(sorted(set(right)))
     raw = row.data.get("raw")
     if not isinstance(raw, str):
-        raise InputError(f"{row.where}: found no text 'raw', wanted what the model replied (it may be empty).")
+        raise row.wrong("no text 'raw'", "what the model replied (it may be empty)")
     if len(right) > 1:
-        return Reply(text_field(row, "id"), gold, read_selection(raw, known, options))
-    reading = read_reply(raw, known, options, last_line_asked=last_line_asked)
+        reading = read_selection(raw, known, options)
+    else:
+        reading = read_reply(raw, known, options, last_line_asked=last_line_asked)
     return Reply(text_field(row, "id"), gold, reading)
 
 
