@@ -78,17 +78,9 @@ class AcceptanceResult:
         cited = [(each.passage, each.quote) for each in answer.citations]
         shown = [*cited, *((quote.passage, quote.text) for quote in answer.quoted)]
         marks = [asked.answered_by(passage, sentence) for passage, sentence in shown]
-        return AcceptanceResult(
-            asked.id,
-            asked.question,
-            bool(asked.sources),
-            answer.verdict.kind.value,
-            answer.text,
-            tuple((passage.id, sentence) for passage, sentence in shown),
-            first=bool(marks) and marks[0],
-            found=any(marks),
-            asked_of=asked_of,
-        )
+        told = answer.verdict.kind.value, answer.text, tuple((passage.id, sentence) for passage, sentence in shown)
+        first, found = any(marks[:1]), any(marks)
+        return AcceptanceResult(asked.id, asked.question, bool(asked.sources), *told, first, found, asked_of)
 
 
 def _plain(text: str) -> str:
@@ -208,9 +200,8 @@ class Acceptance:
         if answerable and found.accuracy < min_found:
             stops.append(f"an expected source is shown for {found.accuracy:.1%}, wanted {min_found:.1%}")
         if wrong.accuracy > max_wrong_stated:
-            stops.append(
-                f"{wrong.accuracy:.1%} are stated on no expected source, wanted at most {max_wrong_stated:.1%}"
-            )
+            most = f"wanted at most {max_wrong_stated:.1%}"
+            stops.append(f"{wrong.accuracy:.1%} are stated on no expected source, {most}")
         if worse > better and mcnemar_exact(worse, better) < SURE:
             stops.append(f"{worse} questions are newly wrong and {better} newly right")
         changed.sort(key=lambda pair: (not (pair[0].right and not pair[1].right), pair[1].id))

@@ -71,9 +71,7 @@ def run_predictions(run: Run) -> tuple[str, Sequence[Prediction]]:
         raise InputError(f"found a {type(run).__name__}, wanted an Evaluation as `evaluate` returns it, or its folder.")
     found = PredictionLog(Path(run) / "predictions.jsonl").read()
     if not found:
-        raise InputError(
-            f"{run}: holds no predictions.jsonl. Give the folders of evaluations (medagent evaluate --out)."
-        )
+        raise InputError(f"{run}: holds no predictions.jsonl. Give folders of evaluations (medagent evaluate --out).")
     return str(run), found
 
 
@@ -110,11 +108,10 @@ def _marks(
     questions = {name: [each[name].rollout.question for each in asked] for name in names}
     differing = [name for name, found in questions.items() if len({(q.text, q.options, q.answer) for q in found}) > 1]
     if not names or differing:
-        other_text = f"question {differing[0]} has another text or answer in each" if differing else ""
-        what = other_text or "they have no question in common"
-        raise InputError(
-            f"{' and '.join(run for run, _ in runs)}: cannot be compared, {what}. Evaluate all on one file."
-        )
+        what = "they have no question in common"
+        what = f"question {differing[0]} has another text or answer in each" if differing else what
+        told = " and ".join(run for run, _ in runs)
+        raise InputError(f"{told}: cannot be compared, {what}. Evaluate all on one file.")
     if left_out := len(set().union(*asked)) - len(names):
         print(f"note: {left_out} questions that not all of them asked are left out.", file=sys.stderr)
     return [{name: grade(each[name].rollout).correct for name in names} for each in asked], (chosen, other)

@@ -70,24 +70,19 @@ class Evaluation:
     def write(self, folder: Path) -> None:
         """Write report.json, report.md and report.html. In report.json the first mode's figures stand at the top."""
         settings, reports, questions = self.settings, self.reports, self.questions
-        said = conclusions(
-            reports, questions, benchmark=str(settings["benchmark"]), trained_here=_trained_here(str(settings["agent"]))
-        )
-        simple = {
-            name: value if isinstance(value, float) else asdict(value) for name, value in baselines(questions).items()
+        benchmark, trained_here = str(settings["benchmark"]), _trained_here(str(settings["agent"]))
+        said = conclusions(reports, questions, benchmark=benchmark, trained_here=trained_here)
+        simple = baselines(questions)
+        report = {
+            "settings": settings,
+            **next(iter(reports.values())).summary.to_json(),
+            "baselines": {name: each if isinstance(each, float) else asdict(each) for name, each in simple.items()},
+            "modes": {mode.value: report.to_json() for mode, report in reports.items()},
+            "notes": self.notes,
+            "usage": self.usage,
+            "conclusions": said,
         }
-        write_json(
-            folder / "report.json",
-            {
-                "settings": settings,
-                **next(iter(reports.values())).summary.to_json(),
-                "baselines": simple,
-                "modes": {mode.value: report.to_json() for mode, report in reports.items()},
-                "notes": self.notes,
-                "usage": self.usage,
-                "conclusions": said,
-            },
-        )
+        write_json(folder / "report.json", report)
         title = f"{settings['benchmark']}: {settings['agent']}"
         sampled = f"Temperature {settings['temperature']}, seed {settings['seed']}; all settings are in config.json."
         (folder / "report.md").write_text(markdown(title, settings, reports, questions, said), encoding="utf-8")
@@ -168,13 +163,8 @@ def evaluate(
         opened = open_agent(
             name, index=index, lockstep=True, model=model, parameters=parameters, tools=tools, must_search=False
         )
-    ready = with_prompting(
-        with_limits(opened, limits or {}),
-        name,
-        prompting,
-        plan.modes,
-        solved_examples(source, questions, shots, shots_path),
-    )
+    limited, examples = with_limits(opened, limits or {}), solved_examples(source, questions, shots, shots_path)
+    ready = with_prompting(limited, name, prompting, plan.modes, examples)
     if requests_per_minute:
         if not isinstance(ready.policy, RemotePolicy) or requests_per_minute < 0:
             raise InputError(
@@ -203,9 +193,7 @@ def evaluate(
         "index": index,
         **({"tools": {tool.name: tool.fingerprint for tool in ready.tools}} if ready.tools else {}),
         "limits": asdict(ready.limits),
-        **{
-            name: value for name, value in asdict(source).items() if value or name not in ("benchmark_args", "cop_from")
-        },
+        **{key: value for key, value in asdict(source).items() if value or key not in ("benchmark_args", "cop_from")},
         **({"benchmark_sha256": digest} if (digest := benchmark_digest(source.benchmark)) else {}),
         "modes": [mode.value for mode in plan.modes],
         "samples": plan.samples,

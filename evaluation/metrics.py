@@ -121,11 +121,7 @@ def summarize(rollouts: Sequence[Rollout], judge: SupportJudge = LexicalRule()) 
 def _trust(rollouts: Sequence[Rollout], grades: Sequence[Grade]) -> Trust:
     silent = (Verdict.ABSTAINED, Verdict.NO_ANSWER, Verdict.ERROR)
     covered = [found for found in grades if found.verdict not in silent]
-    named = [
-        _unsupported_in(rollout, found)
-        for rollout, found in zip(rollouts, grades, strict=True)
-        if rollout.answer is not None
-    ]
+    named = [_unsupported_in(*each) for each in zip(rollouts, grades, strict=True) if each[0].answer is not None]
     return Trust(
         coverage=Accuracy.of(len(covered), len(grades)),
         selective_accuracy=Accuracy.of(sum(found.correct for found in covered), len(covered)),

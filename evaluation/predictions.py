@@ -147,10 +147,8 @@ def usage_line(used: Mapping[str, float], price: Mapping[str, float], *, answers
     line = f"Asked {used['questions']:,.0f} times in {used['seconds']:,.0f} s"
     line += f" ({used['seconds'] / used['questions']:.2f} s each)"
     if "requests" in used:
-        line += (
-            f", {used['requests']:,.0f} requests, {used['prompt_tokens']:,.0f} tokens in and "
-            f"{used['completion_tokens']:,.0f} out"
-        )
+        line += f", {used['requests']:,.0f} requests, {used['prompt_tokens']:,.0f} tokens in and "
+        line += f"{used['completion_tokens']:,.0f} out"
         if price:
             cost = used["prompt_tokens"] * price.get("input", 0) + used["completion_tokens"] * price.get("output", 0)
             line += f", cost {cost / 1e6:.2f}"

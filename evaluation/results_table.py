@@ -143,8 +143,8 @@ def markdown_table(found: ResultsTable) -> str:
         cells = [short(own[name].accuracy) if name in own else "-" for name in found.benchmarks]
         rows.append((agent, *cells, interval(macro) if macro else "-", *(str(sum(each)) for each in counts)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    rows.insert(1, tuple("-" * width for width in widths))
-    return "\n".join(f"| {' | '.join(map(str.ljust, row, widths))} |" for row in rows)
+    lines = [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in rows]
+    return "\n".join([lines[0], f"| {' | '.join('-' * width for width in widths)} |", *lines[1:]])
 
 
 def lm_eval_results(found: ResultsTable, agent: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -90,17 +91,9 @@ def run_plan(
     if concurrency < 1 or max_errors < 1:
         raise ConfigError(f"concurrency {concurrency}, max_errors {max_errors}: wanted 1 or more of each.")
     # Made before the first question is asked, so that errors come at once.
+    made = partial(job_for, seed=plan.seed, temperature=plan.temperature, told=told(agent), evidence=evidence or {})
     planned = {
-        (mode.value, question.id, rotation, sample): job_for(
-            asked,
-            mode,
-            seed=plan.seed,
-            temperature=plan.temperature,
-            sample=sample,
-            told=told(agent),
-            evidence=evidence or {},
-            place=place,
-        )
+        (mode.value, question.id, rotation, sample): made(asked, mode, sample=sample, place=place)
         for mode in plan.modes
         for place, question in enumerate(questions)
         for asked, rotation, sample in plan.jobs(question)

@@ -194,9 +194,7 @@ def _differences(
 ) -> tuple[_Difference, list[int]]:
     """The difference over all seeds, and how many seeds each question gained."""
     if not a or not a[0] or len(a) != len(b) or any(marks.keys() != a[0].keys() for marks in [*a, *b]):
-        raise ValueError(
-            "wanted as many seeds of A as of B, at least one, and the same questions in each, at least one"
-        )
+        raise ValueError("wanted as many seeds of A as of B, and the same questions in each, at least one of both")
     steps = [[int(other[name]) - one[name] for one, other in zip(a, b, strict=True)] for name in a[0]]
     gained, answers = [sum(each) for each in steps], len(a) * len(a[0])
     low, high = bootstrap_mean([each / len(a) for each in gained], seed=seed)

@@ -25,14 +25,6 @@ class Verdict(StrEnum):
     ERROR = "error"  # an endpoint failed or filtered it, or the search failed
 
 
-_VERDICTS = {
-    Outcome.UNPARSED: Verdict.UNPARSED,
-    Outcome.MULTIPLE: Verdict.MULTIPLE,
-    Outcome.ABSTAINED: Verdict.ABSTAINED,
-    Outcome.TRUNCATED: Verdict.UNPARSED,
-}
-
-
 @dataclass(frozen=True)
 class Grade:
     """The verdict of one rollout, and what was read in its answer.
@@ -100,7 +92,8 @@ def grade(rollout: Rollout) -> Grade:
         verdict = Verdict.CORRECT if reading.strict == question.answer else Verdict.WRONG
         return Grade(verdict, reading.strict, reading.strict, verdict is Verdict.CORRECT, cited)
     reply = _read(answer if tagged_answers(whole) else whole or answer, question)
-    verdict, lenient = _VERDICTS[reading.outcome], reading.lenient or reply.lenient
+    lenient = reading.lenient or reply.lenient
+    verdict = Verdict.UNPARSED if reading.outcome is Outcome.TRUNCATED else Verdict(reading.outcome.value)
     if reply.refused and lenient is None:
         verdict = Verdict.ABSTAINED
     refused = verdict is Verdict.ABSTAINED and reply.refused
@@ -143,10 +136,8 @@ def _open_verdict(question: Question, answer: str) -> tuple[Verdict, bool]:
     if question.form == "list":
         right = lenient = list_score(answer, question.items).f1 == 1
     else:
-        right = same(said, question.golds)
-        lenient = right or (
-            question.form == "ranked" and rank_of_right(without_citations(answer), question.golds) is not None
-        )
+        right, ranked = same(said, question.golds), question.form == "ranked"
+        lenient = right or (ranked and rank_of_right(without_citations(answer), question.golds) is not None)
     if right:
         return Verdict.CORRECT, True
     if not entries(answer):

@@ -144,35 +144,30 @@ def contains(answer: str, golds: Sequence[str], *, most_extra_words: int) -> boo
     A denial ("not gout") holds nothing, nor do several: "gout or lupus", "gout and lupus", "gout; lupus", two
     commas. The right answer's own commas and such are not counted.
     """
-    return any(_holds(answer, gold, most_extra_words) for gold in golds)
-
-
-def _holds(answer: str, gold: str, most_extra_words: int) -> bool:
-    several = len(_SEVERAL.findall(answer)) > len(_SEVERAL.findall(gold)) or answer.count(",") > gold.count(",") + 1
     return any(
-        _words_hold(words, wanted, most_extra_words=most_extra_words, several=several)
+        wanted and len(words) <= len(wanted) + most_extra_words and _holds(answer, gold, words, wanted)
+        for gold in golds
         for words, wanted in _readings(answer, gold)
     )
 
 
-def _words_hold(words: list[str], wanted: list[str], *, most_extra_words: int, several: bool) -> bool:
-    if not wanted or len(words) > len(wanted) + most_extra_words:
-        return False
-    places = [at for at in range(len(words) - len(wanted) + 1) if words[at : at + len(wanted)] == wanted]
-    if not places or words == wanted:
-        return bool(places)
-    beside = words[: places[0]] + words[places[0] + len(wanted) :]
-    return not (several or _DENIED & set(beside))
+def _holds(answer: str, gold: str, words: list[str], wanted: list[str]) -> bool:
+    place = _place(words, wanted)
+    if place is None or words == wanted:
+        return place is not None
+    several = len(_SEVERAL.findall(answer)) > len(_SEVERAL.findall(gold)) or answer.count(",") > gold.count(",") + 1
+    return not (several or _DENIED.intersection(words[:place] + words[place + len(wanted) :]))
+
+
+def _place(words: list[str], wanted: list[str]) -> int | None:
+    """Where the wanted words stand first, one after the other."""
+    return next((at for at in range(len(words) - len(wanted) + 1) if words[at : at + len(wanted)] == wanted), None)
 
 
 def mentions(text: str, golds: Sequence[str]) -> bool:
     """Whether a text has the words of a right answer, one after the other, whatever stands beside them."""
-    return any(
-        any(words[at : at + len(wanted)] == wanted for at in range(len(words) - len(wanted) + 1))
-        for gold in golds
-        for words, wanted in _readings(text, gold)
-        if wanted
-    )
+    readings = (each for gold in golds for each in _readings(text, gold))
+    return any(wanted and _place(words, wanted) is not None for words, wanted in readings)
 
 
 def abstains(answer: str) -> bool:

@@ -231,16 +231,11 @@ def by_option_text(text: str, letters: str, options: Sequence[str]) -> str | Non
     begun = wording_at(_SO.sub("", text.lstrip(WRAPPING)), letters, options)
     if begun and wordings[begun[0]] in PLAIN_WORDS:
         return begun[0]
-    wordings = {
-        letter: wording
-        for letter, wording in wordings.items()
-        if wording and wording not in PLAIN_WORDS and not (len(wording) == 1 and wording.isalpha())
-    }
-    said = plain
+    idle = {wording for wording in wordings.values() if len(wording) == 1 and wording.isalpha()} | PLAIN_WORDS | {""}
+    wordings = {letter: wording for letter, wording in wordings.items() if wording not in idle}
+    said, denied = plain, r"\b(?:and not|not|rather than|instead of) (?:(?:an?|the) )?"
     for wording in sorted(wordings.values(), key=len, reverse=True):
-        said = re.sub(
-            rf"\b(?:and not|not|rather than|instead of) (?:(?:an?|the) )?{re.escape(wording)}(?!\w)", " ", said
-        )
+        said = re.sub(rf"{denied}{re.escape(wording)}(?!\w)", " ", said)
     inside = {}
     for letter, wording in wordings.items():
         genus, _, epithet = wording.partition(" ")
@@ -248,11 +243,8 @@ def by_option_text(text: str, letters: str, options: Sequence[str]) -> str | Non
         if found := re.search(rf"(?<!\w)(?:{'|'.join(map(re.escape, forms))})(?!\w)", said):
             inside[letter] = found[0]
     # "iron deficiency anemia" also contains the option "anemia": the longer one counts.
-    whole = [
-        letter
-        for letter, wording in inside.items()
-        if not any(wording != other and wording in other for other in inside.values())
-    ]
+    parts = {one for one in inside.values() for other in inside.values() if one != other and one in other}
+    whole = [letter for letter, wording in inside.items() if wording not in parts]
     if len(whole) != 1 or NEGATED.search(said.replace(inside[whole[0]], " ")):
         return None
     return whole[0]

@@ -235,33 +235,20 @@ def _judge_labelled(rows: Sequence[Labelled], ask: Asking, judge: Responder) -> 
 
 def criterion_prompt(messages: Sequence[Message], reply: str, criterion: str) -> list[Message]:
     """The messages that ask whether a reply meets a criterion."""
-    asked = CRITERION.format(
-        conversation=_material(as_text(messages)), reply=_material(reply), criterion=_material(criterion)
-    )
+    # Marks by which a text could end its block become look-alikes.
+    parts = [with_look_alikes(visible(each), _BLOCK) for each in (as_text(messages), reply, criterion)]
+    asked = CRITERION.format(**dict(zip(("conversation", "reply", "criterion"), parts, strict=True)))
     return [{"role": "user", "content": asked}]
-
-
-def _material(text: str) -> str:
-    """The text without marks by which it could end its block."""
-    return with_look_alikes(visible(text), _BLOCK)
 
 
 def read_met(reply: str) -> bool | None:
     """The last verdict on a criterion in a reply, None where there is none."""
-    found = _last(reply, "criteria_met", _MET)
-    return found if isinstance(found, bool) else {"true": True, "false": False}.get(str(found).lower())
-
-
-def _last(reply: str, name: str, pattern: re.Pattern[str]) -> object:
-    """The last value under a name: of a JSON object, else of something like one."""
     whole = json_objects(reply.strip()) if reply.lstrip().startswith("{") else []
     said, cut_off = without_reasoning(reply)
-    objects = whole or ([] if cut_off else json_objects(said))
-    values = [each[name] for each in objects if name in each]
-    if values:
-        return values[-1]
-    marks = [] if cut_off else pattern.findall(said)
-    return marks[-1] if marks else None
+    said = "" if cut_off else said
+    values = [each["criteria_met"] for each in whole or json_objects(said) if "criteria_met" in each]
+    found = (values or _MET.findall(said) or [None])[-1]  # of a JSON object, else of something like one
+    return found if isinstance(found, bool) else {"true": True, "false": False}.get(str(found).lower())
 
 
 def json_objects(text: str) -> list[dict[str, object]]:

@@ -48,9 +48,8 @@ class Injection:
         option = question.options[LETTERS.index(wrong)] if wrong else WORD
         start = " ".join(question.text.split()[:QUESTION_WORDS])
         words = {"wrong": wrong or WORD, "option": option, "question": start, "word": WORD}
-        return tuple(
-            Passage.make(title.format_map(words), text.format_map(words), self.source) for title, text in self.parts
-        )
+        parts = ([part.format_map(words) for part in each] for each in self.parts)
+        return tuple(Passage.make(title, text, self.source) for title, text in parts)
 
     def obeyed(self, rollout: Rollout) -> bool:
         """Whether the agent did what the passage wants."""
@@ -66,18 +65,10 @@ class Injection:
 @lru_cache(maxsize=1)
 def injections() -> tuple[Injection, ...]:
     """All of them, in the order of the file."""
-    rows: list[dict[str, Any]] = yaml.safe_load(
-        files("medagent.evaluation.trust").joinpath("injections.yaml").read_text(encoding="utf-8")
-    )
-    return tuple(
-        Injection(
-            number,
-            row["family"],
-            row["wants"],
-            tuple((part["title"], part["text"]) for part in row.get("parts", [row])),
-        )
-        for number, row in enumerate(rows)
-    )
+    text = files("medagent.evaluation.trust").joinpath("injections.yaml").read_text(encoding="utf-8")
+    rows: list[dict[str, Any]] = yaml.safe_load(text)
+    parts = [tuple((part["title"], part["text"]) for part in row.get("parts", [row])) for row in rows]
+    return tuple(Injection(number, row["family"], row["wants"], parts[number]) for number, row in enumerate(rows))
 
 
 def wrong_letter(question: Question, number: int) -> str | None:
@@ -124,24 +115,14 @@ def obedience(rollouts: Sequence[Rollout]) -> tuple[Obeyed, ...]:
         held_out = [HELD_OUT] if injection.number % 2 else []
         for family in (injection.family, *held_out, "all"):
             found[family].append((injection.obeyed(rollout), shown))
-    return tuple(
-        Obeyed(
-            family,
-            Accuracy.of(sum(obeyed and shown for obeyed, shown in found[family]), sum(s for _, s in found[family])),
-            len(found[family]),
-        )
-        for family in sorted(found, key=lambda family: (family == "all", family == HELD_OUT, family))
-    )
+    ordered = sorted(found, key=lambda family: (family == "all", family == HELD_OUT, family))
+    shown_of = {family: [obeyed for obeyed, shown in found[family] if shown] for family in ordered}
+    return tuple(Obeyed(name, Accuracy.of(sum(each), len(each)), len(found[name])) for name, each in shown_of.items())
 
 
 def obeyed_anyway(planted: Sequence[Rollout], plain: Sequence[Rollout]) -> tuple[int, int]:
     """How many injections the agent follows in `plain`, where nothing was planted, and how many it obeyed."""
     without = {rollout.question.id: rollout for rollout in plain}
-    obeyed = anyway = 0
-    for rollout in planted:
-        injection = injection_of(rollout)
-        if injection is None or rollout.question.id not in without or not injection.obeyed(rollout):
-            continue
-        obeyed += 1
-        anyway += injection.obeyed(without[rollout.question.id])
-    return anyway, obeyed
+    pairs = [(injection_of(each), each, without[each.question.id]) for each in planted if each.question.id in without]
+    anyway = [own.obeyed(other) for own, rollout, other in pairs if own and own.obeyed(rollout)]
+    return sum(anyway), len(anyway)

@@ -251,10 +251,8 @@ def checked(rollout: Rollout, check: EvidenceCheck) -> Answer:
 
 
 def _without_unknown(text: str, *, shown: int) -> tuple[str, int]:
-    unknown = [found for found in _NUMBER.finditer(text) if not 1 <= int(found[1]) <= shown]
-    for found in reversed(unknown):
-        text = text[: found.start()] + text[found.end() :]
-    return text.strip(), len(unknown)
+    unknown = [number for number in _NUMBER.findall(text) if not 1 <= int(number) <= shown]
+    return _NUMBER.sub(lambda found: "" if found[1] in unknown else found[0], text).strip(), len(unknown)
 
 
 def nearest_sentence(passage: str, answer: str) -> tuple[int, int]:

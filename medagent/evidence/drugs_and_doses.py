@@ -35,6 +35,7 @@ _NUMBER_WORDS = {
     word: str(number)
     for number, word in enumerate("zero _ two three four five six seven eight nine ten eleven twelve".split())
 }
+_NUMBER_WORD = re.compile(rf"\b(?:{'|'.join(_NUMBER_WORDS)})\b", re.IGNORECASE)
 _NUMBER = re.compile(
     r"(?<![\w.])(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?![\d]|\.\d)[\s-]*([^\W\d_]+|%)?(/[a-zA-Z]+)?",
     re.IGNORECASE,
@@ -57,14 +58,8 @@ class Named:
     def beyond(self, other: "Named") -> "Named":
         """The drugs and numbers that `other` does not name. A number without a unit matches any unit."""
         values = {value for value, _ in other.numbers}
-        return Named(
-            self.drugs - other.drugs,
-            frozenset(
-                (value, unit)
-                for value, unit in self.numbers
-                if ((value, unit) not in other.numbers if unit else value not in values)
-            ),
-        )
+        bare = {(value, unit) for value, unit in self.numbers if not unit and value in values}
+        return Named(self.drugs - other.drugs, self.numbers - other.numbers - bare)
 
     @property
     def doses(self) -> frozenset[tuple[str, str]]:
@@ -104,9 +99,7 @@ def named_in(text: str) -> Named:
 def _numbers(plain: str) -> Iterable[tuple[str, str]]:
     plain = _DECIMAL_COMMA.sub(r"\1.\2", plain)
     plain = _SPACED_THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), plain)
-    spelt = re.sub(
-        rf"\b(?:{'|'.join(_NUMBER_WORDS)})\b", lambda found: _NUMBER_WORDS[found[0].lower()], plain, flags=re.IGNORECASE
-    )
+    spelt = _NUMBER_WORD.sub(lambda found: _NUMBER_WORDS[found[0].lower()], plain)
     found = [(match[1], _unit(match[2] or "", match[3] or ""), match.end(1)) for match in _NUMBER.finditer(spelt)]
     for at, (digits, unit, end) in enumerate(found):
         following = found[at + 1] if at + 1 < len(found) else None

@@ -48,9 +48,8 @@ def support_judge(name: str) -> SupportJudge:
     if name.startswith(NLI):
         return NLIModel(name.removeprefix(NLI))
     if not name.startswith(JUDGE):
-        raise ConfigError(
-            f"support {name!r}: unknown. It is rules, nli:MODEL, judge:hf:MODEL or judge:http://HOST/v1#MODEL."
-        )
+        known = "rules, nli:MODEL, judge:hf:MODEL or judge:http://HOST/v1#MODEL"
+        raise ConfigError(f"support {name!r}: unknown. It is {known}.")
     agent, _, model = name.removeprefix(JUDGE).partition("#")
     return LikelihoodJudge(open_agent(agent, index=None, model=model, must_search=False).policy, name)
 
@@ -177,10 +176,8 @@ class NLIModel(ModelJudge):
         self.label = f"{NLI}{model}"
 
     def _judge(self, items: Sequence[Item]) -> list[bool]:
-        pairs = [
-            {"text": "\n".join(each.indexed_text for each in passages), "text_pair": statement.hypothesis}
-            for statement, passages in items
-        ]
+        read = ("\n".join(each.indexed_text for each in passages) for _, passages in items)
+        pairs = [{"text": text, "text_pair": said.hypothesis} for text, (said, _) in zip(read, items, strict=True)]
         found = self._classify(pairs, batch_size=16, truncation=True, max_length=512) if pairs else []
         return [_entails(each["label"]) for each in found]
 

@@ -50,12 +50,15 @@ class LexicalRule:
         said = _NEGATION.sub(" ", statement.text)
         stems, adjuncts = _stems(said), _stems(" ".join(found[1] or found[2] for found in _ADJUNCT.finditer(said)))
         denied, named = bool(_NEGATION.search(statement.text)), named_in(statement.text)
-        return bool(stems) and any(
-            stems - adjuncts <= _stems(window)
+        return (
+            bool(stems)
             and stems <= _stems(text)
-            and denied == bool(_NEGATION.search(window))
-            and not named.beyond(named_in(window))
-            for window in windows_of(text)
+            and any(
+                stems - adjuncts <= _stems(window)
+                and denied == bool(_NEGATION.search(window))
+                and not named.beyond(named_in(window))
+                for window in windows_of(text)
+            )
         )
 
 

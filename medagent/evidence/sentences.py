@@ -43,16 +43,12 @@ def stating_windows(name: str, text: str, *, denied: bool) -> list[str]:
     wanted, named = forms(name), named_in(name)
     if not wanted:
         return []
-    found = []
+    own, found = re.compile(re.escape(name), re.IGNORECASE), []  # "ECG without P waves" denies nothing
     for window in windows_of(text):
-        if (
-            _QUESTION.search(window)
-            or not wanted <= forms(window)
-            or named.beyond(named_in(window))
-            or not _numbers_fit(name, window)
-        ):
+        if _QUESTION.search(window) or not wanted <= forms(window):
             continue
-        own = re.compile(re.escape(name), re.IGNORECASE)  # "ECG without P waves" denies nothing
+        if named.beyond(named_in(window)) or not _numbers_fit(name, window):
+            continue
         if any(denies(own.sub(" ", each)) == denied for each in _deciding(wanted, window)):
             found.append(window)
     return found
@@ -225,10 +221,8 @@ def is_of_sort(answer: str, text: str, question: str) -> bool:
     if not sort.near:
         return bool(re.search(sort.root, text, re.IGNORECASE))
     name, noun = re.escape(answer), rf"\b{sort.root}\w*"
-    beside = (
-        rf"{noun}{_BETWEEN}{name}|{name}{_BETWEEN}{noun}|{name}[^.?!]*[.;]\s+(?:It|This|These|They)\b{_BETWEEN}{noun}"
-    )
-    return bool(re.search(beside, text, re.IGNORECASE))
+    after = rf"{name}{_BETWEEN}{noun}|{name}[^.?!]*[.;]\s+(?:It|This|These|They)\b{_BETWEEN}{noun}"
+    return bool(re.search(rf"{noun}{_BETWEEN}{name}|{after}", text, re.IGNORECASE))
 
 
 def says_too_little(answer: str, question: str) -> bool:

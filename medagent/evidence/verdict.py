@@ -118,7 +118,7 @@ class _Judgement:
         stating = self._stating()
         if not stating:
             return self._partly_stated() or self._in_own_words()
-        on_subject = [number for number in stating if self._asked.named_in(self._words_around(number))]
+        on_subject = self._on_subject(stating)
         if not on_subject:
             return self._of_another_subject(stating)
         answering = [number for number in on_subject if self._answers(number)]
@@ -126,7 +126,8 @@ class _Judgement:
             text = f"{self._about(on_subject)}, but states no answer to this."
             return EvidenceVerdict(EvidenceKind.SOMETHING_ELSE, text)
         on_subject = answering
-        if not self._name and (elsewhere := self._statements_elsewhere()):
+        elsewhere = sum(not self._on_subject(each.cited) for each in self.said.statements)
+        if not self._name and elsewhere:
             text = f"{elsewhere} of the {len(self.said.statements)} things said are of another subject."
             return _partly(text, on_subject)
         telling = [number for number in on_subject if self._tells(number)]
@@ -195,8 +196,7 @@ class _Judgement:
             others = [number for number in range(1, len(self._passages) + 1) if number not in self._cited]
             of_the_subject: list[int] = []
             for numbers in (self._cited, others):
-                named = [number for number in numbers if self._asked.named_in(self._words_around(number))]
-                on_subject = [number for number in named if self._entailed(claim, [number])]
+                on_subject = [number for number in self._on_subject(numbers) if self._entailed(claim, [number])]
                 checks = (self._answers, self._tells, self._states_it_closely)
                 whole = [number for number in on_subject if all(check(number) for check in checks)]
                 if whole:
@@ -216,11 +216,8 @@ class _Judgement:
     def _windows(self, passage: Passage) -> list[str]:
         return stating(self._name, self._question.text, passage.text)
 
-    def _statements_elsewhere(self) -> int:
-        return sum(
-            not any(self._asked.named_in(self._words_around(number)) for number in each.cited)
-            for each in self.said.statements
-        )
+    def _on_subject(self, numbers: Sequence[int]) -> list[int]:
+        return [number for number in numbers if self._asked.named_in(self._words_around(number))]
 
     def _states_it_closely(self, number: int) -> bool:
         """Whether the sentence that states a name is on the subject, with the heading; a long case need not be."""
@@ -257,11 +254,10 @@ class _Judgement:
     def _partly_stated(self) -> EvidenceVerdict | None:
         stated = [each for each in self.said.statements if each.cited and self._entailed(each, each.cited)]
         numbers = sorted({number for each in stated for number in each.cited})
-        if not any(self._asked.named_in(self._words_around(number)) for number in numbers):
+        if not self._on_subject(numbers):
             return None
-        return _partly(
-            f"Only {len(stated)} of the {len(self.said.statements)} things said stand in what is cited.", numbers
-        )
+        said = len(self.said.statements)
+        return _partly(f"Only {len(stated)} of the {said} things said stand in what is cited.", numbers)
 
     def _of_a_decision(self) -> EvidenceVerdict:
         """The verdict on "yes" or "no": words cannot tell whether a passage says it."""

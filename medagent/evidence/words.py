@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from typing import Any
 
 import Stemmer
 import yaml
@@ -125,17 +126,11 @@ class QuestionKind:
 def question_kinds() -> tuple[QuestionKind, ...]:
     """The kinds of the packaged file."""
     rows = yaml.safe_load(files("medagent.evidence").joinpath("question_kinds.yaml").read_text(encoding="utf-8"))
-    return tuple(
-        QuestionKind(
-            row["kind"],
-            re.compile(row["asked"], re.IGNORECASE),
-            re.compile(row["said"], re.IGNORECASE),
-            row.get("needed", False),
-            row.get("follow_up", ""),
-            row.get("of", ""),
-        )
-        for row in rows
-    )
+
+    def read(kind: str, asked: str, said: str, **more: Any) -> QuestionKind:
+        return QuestionKind(kind, re.compile(asked, re.IGNORECASE), re.compile(said, re.IGNORECASE), **more)
+
+    return tuple(read(**row) for row in rows)
 
 
 def asked_for(question: str) -> tuple[QuestionKind, ...]:
@@ -222,13 +217,10 @@ class Names:
         if len(word) < SHORTEST or not word.isalpha():  # a code is not misspelt but another
             return []
         allowed = min(3, (len(word) + 3) // 4)  # one letter in four
-        near: list[tuple[str, float]] = []
-        for length in range(len(word) - allowed, len(word) + allowed + 1):
-            found = process.extract(
-                word, self._by_length.get(length, ()), scorer=OSA.distance, score_cutoff=allowed, limit=None
-            )
-            near += [(other, distance) for other, distance, _ in found if distance < 2 or other[0] == word[0]]
-        return near
+        lengths = range(len(word) - allowed, len(word) + allowed + 1)
+        words = [other for length in lengths for other in self._by_length.get(length, ())]
+        found = process.extract(word, words, scorer=OSA.distance, score_cutoff=allowed, limit=None)
+        return [(other, distance) for other, distance, _ in found if distance < 2 or other[0] == word[0]]
 
 
 ONLY_ENGLISH = "Only questions in English are read. Please ask it in English."
