@@ -195,11 +195,8 @@ def evaluate(
         "limits": asdict(ready.limits),
         **{key: value for key, value in asdict(source).items() if value or key not in ("benchmark_args", "cop_from")},
         **({"benchmark_sha256": digest} if (digest := benchmark_digest(source.benchmark)) else {}),
+        **asdict(plan),
         "modes": [mode.value for mode in plan.modes],
-        "samples": plan.samples,
-        "rotations": plan.rotations,
-        "temperature": plan.temperature,
-        "seed": plan.seed,
     }
     total = len(plan.modes) * sum(len(plan.jobs(question)) for question in questions)
     callback.on_start(settings, len(questions), notes, total)

@@ -14,6 +14,7 @@ from medagent.agent import Agent, GivenSearch, Job
 from medagent.errors import InputError
 from medagent.evaluation.statistics import Accuracy
 from medagent.evaluation.trust.injections import with_injection
+from medagent.evidence.words import word_list
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.retrieval.controls import UnrelatedRetriever, corpus_of
 from medagent.retrieval.passages import Hit, Passage
@@ -22,15 +23,11 @@ from medagent.retrieval.search import HybridRetriever
 from medagent.types import Question, rollout_seed
 
 _SPEAKS_OF_ALL = re.compile(
-    r"\W*(?:all|none|any|both|either|neither|some|each|one|two|three)\b"
+    r"(?i)\W*(?:all|none|any|both|either|neither|some|each|one|two|three)\b"
     r"(?:\W*$|.*\b(?:above|below|these|those|them|following|preceding|options|choices|answers)\W*"
-    r"(?:(?:is|are|apply|applies)\b.*)?$)",
-    re.IGNORECASE,
+    r"(?:(?:is|are|apply|applies)\b.*)?$)"
 )
-_AROUND_LETTERS = frozenset(
-    "both either neither nor all none any only alone and or but not except of the option options choice choices "
-    "answer answers above together is are correct right true same as".split()
-)
+_AROUND_LETTERS = word_list("around_letters")
 
 
 class Mode(StrEnum):

@@ -34,7 +34,8 @@ def readable(rollout: Rollout) -> dict[str, Any]:
                 "text": turn.text,
                 "query": turn.query,
                 "passages": [
-                    {"title": "", "source": "", **hit.passage.to_json(), "score": hit.score} for hit in turn.hits
+                    {"id": "", "title": "", "source": "", **hit.passage.to_json(), "score": hit.score}
+                    for hit in turn.hits
                 ],
                 "tokens": len(turn.token_ids) - turn.forced_prefix,
                 **({} if _searches(turn) else {"calls": [asdict(call) for call in turn.calls]}),

@@ -117,13 +117,9 @@ def run_plan(
                 def keep(job: Job, rollout: Rollout, key_of: dict[int, Key] = key_of) -> None:
                     mode_name, name, rotation, _ = key_of[id(job)]
                     ranking = (rankings or {}).get(name) if mode_name in EVIDENCE_MODES else None
-                    prediction = Prediction(
-                        mode_name,
-                        rotation,
-                        rollout,
-                        confidence(rollout, agent.policy.tokenizer, agent.protocol),
-                        None if ranking is None else recall_of(rollout, ranking, top_k=agent.top_k),
-                    )
+                    sure = confidence(rollout, agent.policy.tokenizer, agent.protocol)
+                    recall = None if ranking is None else recall_of(rollout, ranking, top_k=agent.top_k)
+                    prediction = Prediction(mode_name, rotation, rollout, sure, recall)
                     log.append(prediction)
                     done[prediction.key] = prediction
                     on_done(prediction)

@@ -80,17 +80,16 @@ class FileBenchmark:
                 )
             seen[question.id] = row.where, question
             questions.append(question)
+        source = self.path or self.hub
         if not questions:
-            raise InputError(f"{self.path or self.hub}: holds no question of this benchmark.")
+            raise InputError(f"{source}: holds no question of this benchmark.")
         asked = Counter((wording(q.text), *sorted(map(wording, q.options))) for q in questions)
         if again := sum(count - 1 for count in asked.values()):
             self.notes["questions with the words and options of an earlier one, kept"] = again
         kept = questions[self.start : self.stop]
         if not kept:
-            raise ConfigError(
-                f"{self.path or self.hub}: no question in the range {self.start} to {self.stop}; it has "
-                f"{len(questions)}."
-            )
+            wanted = f"the range {self.start} to {self.stop}"
+            raise ConfigError(f"{source}: no question in {wanted}; it has {len(questions)}.")
         return sample(kept, self.limit, self.limit_seed)
 
     def rows(self) -> Iterator[Row]:

@@ -75,20 +75,11 @@ class JsonlBenchmark(FileBenchmark):
         gold, meta = row.data.get("gold_passage_ids") or (), row.data.get("meta") or {}
         if not isinstance(gold, list | tuple) or not isinstance(meta, dict):
             raise row.wrong(f"gold_passage_ids {gold!r} and meta {meta!r}", "a list and an object")
-        stem = Path(self.path).stem if self.path else str(self.hub)
-        return Question(
-            id=str(row.data.get("id") or f"{stem}:{row.number}"),
-            text=text_field(row, "question"),
-            options=texts,
-            answer=answers[0],
-            aliases=tuple(answers[1:]),
-            kind=str(row.data.get("kind") or "all"),
-            gold_passage_ids=tuple(map(str, gold)),
-            meta={str(name): str(value) for name, value in meta.items()},
-            form=form,
-            items=items,
-            bounds=bounds,
-        )
+        stem, question = Path(self.path).stem if self.path else str(self.hub), text_field(row, "question")
+        name, kind = str(row.data.get("id") or f"{stem}:{row.number}"), str(row.data.get("kind") or "all")
+        own, aliases = {str(key): str(value) for key, value in meta.items()}, tuple(answers[1:])
+        passages = tuple(map(str, gold))
+        return Question(name, question, texts, answers[0], kind, passages, own, aliases, form, items, bounds)
 
 
 class OpenQABenchmark(FileBenchmark):
@@ -100,14 +91,9 @@ class OpenQABenchmark(FileBenchmark):
 
     def question(self, row: Row) -> Question:
         first, *others = _answers(row, "golden_answers")
-        return Question(
-            id=str(row.data.get("id") or f"open:{row.number}"),
-            text=text_field(row, "question"),
-            answer=first,
-            aliases=tuple(others),
-            kind=str(row.data.get("data_source") or "open"),
-            meta={"benchmark": "open"},
-        )
+        name, kind = str(row.data.get("id") or f"open:{row.number}"), str(row.data.get("data_source") or "open")
+        meta = {"benchmark": "open"}
+        return Question(name, text_field(row, "question"), (), first, kind, meta=meta, aliases=tuple(others))
 
 
 def _answers(row: Row, name: str) -> list[str]:

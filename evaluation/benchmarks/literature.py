@@ -73,15 +73,9 @@ class BioASQBenchmark(FileBenchmark):
 
     @staticmethod
     def _question(row: Row, kind: BioASQType, **answer: Any) -> Question:
-        gold = dict.fromkeys(passage.id for passage in _row_passages(row, {}))
-        return Question(
-            id=f"bioasq:{text_field(row, 'id')}",
-            text=text_field(row, "body"),
-            kind=kind,
-            gold_passage_ids=tuple(gold),
-            meta={"benchmark": "bioasq"},
-            **answer,
-        )
+        name, text = f"bioasq:{text_field(row, 'id')}", text_field(row, "body")
+        gold = tuple(dict.fromkeys(passage.id for passage in _row_passages(row, {})))
+        return Question(name, text, kind=kind, gold_passage_ids=gold, meta={"benchmark": "bioasq"}, **answer)
 
     def passages(self) -> list[Passage]:
         """The snippets of all questions of the files, each text of a document once."""

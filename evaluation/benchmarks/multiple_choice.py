@@ -11,12 +11,7 @@ from medagent.evaluation.benchmarks.rows import Row, text_field
 from medagent.types import LETTERS, Question
 
 MMLU_MEDICAL = (
-    "anatomy",
-    "clinical_knowledge",
-    "college_biology",
-    "college_medicine",
-    "medical_genetics",
-    "professional_medicine",
+    "anatomy clinical_knowledge college_biology college_medicine medical_genetics professional_medicine".split()
 )
 
 

@@ -24,10 +24,11 @@ def exact_match(answer: str, golds: Sequence[str]) -> bool:
 
 def f1(answer: str, golds: Sequence[str]) -> float:
     """The best token F1 with one of the right answers."""
-    return max(_f1(squad_tokens(answer), squad_tokens(gold)) for gold in golds)
+    return max(overlap_f1(squad_tokens(answer), squad_tokens(gold)) for gold in golds)
 
 
-def _f1(said: list[str], gold: list[str]) -> float:
+def overlap_f1(said: list[str], gold: list[str]) -> float:
+    """The F1 of words as multisets; no words are equal to no words."""
     if not said or not gold:
         return float(said == gold)
     return 2 * sum((Counter(said) & Counter(gold)).values()) / (len(said) + len(gold))

@@ -18,12 +18,13 @@ other answer has a space there: "next-generation" is "next generation". SQuAD's 
 
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from medagent.answer_forms import MAX_RANKED, entries, without_citations
+from medagent.evaluation.grading.exact_match import overlap_f1
 from medagent.evaluation.grading.option_named import ABSTENTION
+from medagent.evidence.words import word_list
 from medagent.types import Question
 
 _DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"), "-")
@@ -50,17 +51,11 @@ LONGEST_ABSTENTION = 150  # characters; a longer text says something
 _HYPHENATED = re.compile(r"(?<![^\W\d_])[^\W\d_]+(?:-[^\W\d_]+)+")
 _LEADING = re.compile(r"^\s*a\s+(?=\S)")
 _ARTICLES = re.compile(r"(?<!\S)(?:an|the)(?!\S)")
-_DENIED = frozenset(
-    (
-        "no not non never neither nor without cannot except unlikely excludes excluded isnt arent wasnt doesnt dont "
-        "didnt cant absence absent excluding ruled hardly"
-    ).split()
-)
+_DENIED = word_list("denied")
 _UNKNOWING = re.compile(
-    r"(?:i|we)\s+(?:do\s+not|don't|cannot|can't|could\s+not|couldn't)\s+(?:know|tell|say|find|answer)\b"
+    r"(?i)(?:i|we)\s+(?:do\s+not|don't|cannot|can't|could\s+not|couldn't)\s+(?:know|tell|say|find|answer)\b"
     r"|(?:(?:it\s+is|was|were)\s+)?not\s+(?:known|found|available|reported)\W*$"
-    r"|no\s+(?:answer|passage|evidence)\b.*found",
-    re.IGNORECASE,
+    r"|no\s+(?:answer|passage|evidence)\b.*found"
 )
 _SEVERAL = re.compile(r"[;\n/|&]|\b(?:or|and|plus|versus|vs|either)\b", re.IGNORECASE)
 _NO_ABSTENTION = re.compile(r"\bnot otherwise specified\b", re.IGNORECASE)  # a part of diagnoses
@@ -130,12 +125,8 @@ def same(answer: str, golds: Sequence[str]) -> bool:
 
 def token_f1(answer: str, golds: Sequence[str]) -> float:
     """The best token F1 with a right answer, over words as multisets; 0 for an answer without words."""
-    return max((_f1(*words) for gold in golds for words in _readings(answer, gold)), default=0.0)
-
-
-def _f1(said: list[str], gold: list[str]) -> float:
-    common = sum((Counter(said) & Counter(gold)).values())
-    return 2 * common / (len(said) + len(gold)) if common else 0.0
+    readings = (each for gold in golds for each in _readings(answer, gold))
+    return max((overlap_f1(said, wanted) for said, wanted in readings if said), default=0.0)
 
 
 def contains(answer: str, golds: Sequence[str], *, most_extra_words: int) -> bool:

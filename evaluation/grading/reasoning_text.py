@@ -8,10 +8,9 @@ from medagent.plain_protocol import tagged_answers
 # <|START_THINKING|> (Command A), <unused94>thought (MedGemma), Kimi's marks, and prompts' own.
 _NAME = r"(?:think|thinking|thoughts?|reasoning|analysis|reflection|scratchpad|seed:think)"
 _MARK = re.compile(
-    rf"(?P<open><{_NAME}>|\[THINK(?:ING)?\]|<\|(?:begin_of_|start_)?{_NAME}\|>|<unused94>|◁think▷)"
+    rf"(?im)(?P<open><{_NAME}>|\[THINK(?:ING)?\]|<\|(?:begin_of_|start_)?{_NAME}\|>|<unused94>|◁think▷)"
     rf"|(?P<close></\s*{_NAME}\s*>|\[/THINK(?:ING)?\]|<\|(?:end_of_|end_|/){_NAME}\|>|<unused95>|◁/think▷"
     r"|^\#+\s*Final\ Response\s*$|\[BEGIN\ FINAL\ RESPONSE\])",  # HuatuoGPT-o1, Apriel
-    re.IGNORECASE | re.MULTILINE,
 )
 # gpt-oss writes channels; all but `final` is reasoning.
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)\s*<\|message\|>")

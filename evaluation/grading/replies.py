@@ -37,20 +37,18 @@ _FIELD = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _REFUSAL = re.compile(
-    r"""\b(?:can(?:not|['’]t|\ not)|unable\ to|not\ able\ to|won['’]t|will\ not|decline\ to|not\ comfortable
+    r"""(?ix)\b(?:can(?:not|['’]t|\ not)|unable\ to|not\ able\ to|won['’]t|will\ not|decline\ to|not\ comfortable
         |not\ qualified\ to|(?:do\ not|don['’]t)\ have\ the\ ability\ to|not\ (?:be\ )?appropriate)\b
         .{0,40}?\b(?:assist|help|comply|provide|providing|fulfil|fulfill|answer|give|giving|offer|discuss|continue
         |advise|advice|diagnose)\b
-    | \bviolates?\ (?:our|the|usage|content)\b.{0,20}\bpolic""",
-    re.IGNORECASE | re.VERBOSE,
+    | \bviolates?\ (?:our|the|usage|content)\b.{0,20}\bpolic"""
 )
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z(\"'*])|(?<=[。！？])|\n+")
 _BOXED = re.compile(r"\\boxed\{\s*(?:\\(?:text|mathrm|textbf)\{)?\s*(.*?)\s*\}+\$*\.?$")
 _ANSWER_IS = re.compile(
-    r"""^\W*(?:(?:so|thus|hence|therefore)\W+)?(?:the\s+|my\s+)?(?:final\s+|correct\s+|best\s+|right\s+)*
+    r"""(?ix)^\W*(?:(?:so|thus|hence|therefore)\W+)?(?:the\s+|my\s+)?(?:final\s+|correct\s+|best\s+|right\s+)*
         (?:answers?|choices?|options?|respuesta|réponse|antwort|resposta|정답|답|答案|正确答案)
-        (?:\s+(?:is|are)\b|은|是|为)?[\s*_]*[:：]?\s*""",
-    re.IGNORECASE | re.VERBOSE,
+        (?:\s+(?:is|are)\b|은|是|为)?[\s*_]*[:：]?\s*"""
 )
 _ABOUT_AN_OPTION = re.compile(r"\W*(?:\w+\s+){0,3}(?:option|choice)\b", re.IGNORECASE)
 _LETTER = re.compile(r"(?<!\w)([A-J])(?!\w)")

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from medagent.evidence.words import word_list
+
 _OPENING = r"[\s*_:\"'“«(\[$`<]*"
 _KIND = r"(?:(?:the\s+)?(?:option|choice|answer|letter)\s+)?"
 _LEADS = (
@@ -76,8 +78,7 @@ _SUPPOSED = re.compile(
     r"\b(?:if|unless|had (?:it|she|he|there)|were (?:it|she|he|there))\b|若|如果|假如", re.IGNORECASE
 )
 _NOT_MEANT = re.compile(
-    r"\b(?:trap|tempting|second(?:[- ]best)?|distractor|mistake|many|students|at first|initially)\b|不(?:应|能)?$",
-    re.IGNORECASE,
+    r"(?i)\b(?:trap|tempting|second(?:[- ]best)?|distractor|mistake|many|students|at first|initially)\b|不(?:应|能)?$"
 )
 _SENTENCE_END = re.compile(r"[.!?。！？\n]\s*")
 _OPTION_LINE = re.compile(r"[\s*_>#-]*\(?([A-J])(?:[).:]|\s[-–—]\s)")
@@ -87,21 +88,9 @@ _ALONE = re.compile(r"[\s\"'”»)\]*_]*(?:$|[.,;:!)\n\u2014\u2013]|\b(?:because
 
 _ABBREVIATED = re.compile(r"\W*([A-J])\.\s?([A-Za-z][a-z]{3,})\b")
 # Epithets of species whose genus begins with a letter from A to J.
-_EPITHETS = frozenset(
-    """abortus albicans anthracis aureus auris bacilliformis baumannii bivia botulinum burgdorferi burnetii canis
-    capsulatum cereus coli cloacae dermatitidis difficile diphtheriae dubliniensis ducreyi duodenalis faecalis faecium
-    felis flavus fragilis freundii fumigatus gattii glabrata granulosus henselae hepatica histolytica hominis immitis
-    influenzae insidiosum intestinalis israelii jejuni krusei lamblia latum lumbricoides medinensis melitensis microti
-    multilocularis neoformans nucleatum parapsilosis parvum perfringens pertussis posadasii psittaci pylori quintana
-    recurrentis rhusiopathiae septicum stercoralis subtilis tetani trachomatis tropicalis tularensis vaginalis
-    vermicularis xylosoxidans""".split()
-)
+_EPITHETS = word_list("species")
 # After an option's letter comes one of these, or none: "B because ...". "B cells" is a name.
-_AFTER_A_LETTER = frozenset(
-    """according although among and applies as based because but by due fits followed for from given has here if in
-    instead is it maybe not of on or over rather remains seems since so than that therefore this though thus to
-    was when where which while with would""".split()
-)
+_AFTER_A_LETTER = word_list("after_a_letter")
 _WORD_AFTER = re.compile(r"[ \t]+([a-z]+)\b")
 
 

@@ -83,7 +83,8 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
     most = max((len(r.sampling.pass_at_k) for r in every if r.sampling), default=0)
     for k in range(1, most + 1):
         add(f"pass@{k}", [_share(r.sampling.pass_at_k.get(k)) if r.sampling else None for r in every])
-    add("accuracy by rotation of the options, %", [_rotated(r) for r in every])
+    rotated = [r.rotations and ", ".join(f"{100 * share:.1f}" for share in r.rotations.accuracy) for r in every]
+    add("accuracy by rotation of the options, %", rotated)
     add("questions rotated", [str(r.rotations.n) if r.rotations else None for r in every])
     in_place = [str(r.rotations.in_place) if r.rotations else None for r in every]
     add("questions with options that stay in place", in_place)
@@ -214,7 +215,3 @@ def _sampled(report: ModeReport) -> str | None:
         return None
     s = report.sampling
     return f"{s.mean_accuracy:.1%} [{s.ci_low:.1%}, {s.ci_high:.1%}], {s.samples} per question"
-
-
-def _rotated(report: ModeReport) -> str | None:
-    return None if report.rotations is None else ", ".join(f"{100 * share:.1f}" for share in report.rotations.accuracy)

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import combinations
 
 from medagent.evaluation.rubrics.rows import Case, Criterion, Labelled
@@ -18,9 +18,8 @@ def score(criteria: Sequence[Criterion], met: Sequence[bool]) -> float | None:
 
 
 def _mean(scores: Sequence[float]) -> Estimate:
-    found = Estimate.mean(scores)
-    value, low, high = (min(1.0, max(0.0, each)) for each in (found.value, found.ci_low, found.ci_high))
-    return Estimate(value, low, high, found.n)
+    *shares, count = astuple(Estimate.mean(scores))
+    return Estimate(*(min(1.0, max(0.0, each)) for each in shares), count)
 
 
 def rubric_scores(

@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
-from importlib.resources import files
 from typing import Any, Literal
-
-import yaml
 
 from medagent.agent import Job
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.statistics import Accuracy
+from medagent.files import packaged
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Question, Rollout
 
@@ -65,8 +63,7 @@ class Injection:
 @lru_cache(maxsize=1)
 def injections() -> tuple[Injection, ...]:
     """All of them, in the order of the file."""
-    text = files("medagent.evaluation.trust").joinpath("injections.yaml").read_text(encoding="utf-8")
-    rows: list[dict[str, Any]] = yaml.safe_load(text)
+    rows: list[dict[str, Any]] = packaged("medagent.evaluation.trust", "injections.yaml")
     parts = [tuple((part["title"], part["text"]) for part in row.get("parts", [row])) for row in rows]
     return tuple(Injection(number, row["family"], row["wants"], parts[number]) for number, row in enumerate(rows))
 

@@ -230,6 +230,7 @@ def checked(rollout: Rollout, check: EvidenceCheck) -> Answer:
         for number in dict.fromkeys([*citations(text), *verdict.stated_in])
     )
     sampled = rollout.num_action_tokens
+    searched = [(turn.query, turn.hits) for turn in rollout.turns if turn.query is not None]
     return Answer(
         text=verdict.told if withheld or not text else text,
         letter=letters[0] if len(letters) == 1 and not withheld and not verdict.contradicts else None,
@@ -242,11 +243,7 @@ def checked(rollout: Rollout, check: EvidenceCheck) -> Answer:
         stop_reason=rollout.stop_reason,
         prompt_tokens=len(rollout.token_ids) - sampled,
         completion_tokens=sampled,
-        searches=tuple(
-            SearchStep(turn.query, tuple(hit.passage for hit in turn.hits))
-            for turn in rollout.turns
-            if turn.query is not None
-        ),
+        searches=tuple(SearchStep(query, tuple(hit.passage for hit in hits)) for query, hits in searched),
     )
 
 

@@ -31,14 +31,11 @@ _UNIT_WORDS = {  # unit -> its spellings, without a plural's "s"
 _UNITS = {word: unit for unit, words in _UNIT_WORDS.items() for word in words.split()} | {
     unit: unit for unit in "ng kg dl mmol meq mmhg day week month year".split()
 }
-_NUMBER_WORDS = {
-    word: str(number)
-    for number, word in enumerate("zero _ two three four five six seven eight nine ten eleven twelve".split())
-}
+_COUNTED = "zero _ two three four five six seven eight nine ten eleven twelve".split()
+_NUMBER_WORDS = {word: str(number) for number, word in enumerate(_COUNTED)}
 _NUMBER_WORD = re.compile(rf"\b(?:{'|'.join(_NUMBER_WORDS)})\b", re.IGNORECASE)
 _NUMBER = re.compile(
-    r"(?<![\w.])(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?![\d]|\.\d)[\s-]*([^\W\d_]+|%)?(/[a-zA-Z]+)?",
-    re.IGNORECASE,
+    r"(?i)(?<![\w.])(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?![\d]|\.\d)[\s-]*([^\W\d_]+|%)?(/[a-zA-Z]+)?"
 )
 _DECIMAL_COMMA = re.compile(r"(?<![\d,])(\d+),(\d{1,2})(?![\d,])(?=\s*[^\W\d_])")  # 0,5 mg
 _SPACED_THOUSANDS = re.compile(r"(?<![\d.,])(\d{1,3})((?:[ \u00a0\u202f]\d{3})+)(?![\d.,])")  # 10 000 units

@@ -50,16 +50,11 @@ class LexicalRule:
         said = _NEGATION.sub(" ", statement.text)
         stems, adjuncts = _stems(said), _stems(" ".join(found[1] or found[2] for found in _ADJUNCT.finditer(said)))
         denied, named = bool(_NEGATION.search(statement.text)), named_in(statement.text)
-        return (
-            bool(stems)
-            and stems <= _stems(text)
-            and any(
-                stems - adjuncts <= _stems(window)
-                and denied == bool(_NEGATION.search(window))
-                and not named.beyond(named_in(window))
-                for window in windows_of(text)
-            )
-        )
+        if not stems or not stems <= _stems(text):
+            return False
+        near = (window for window in windows_of(text) if stems - adjuncts <= _stems(window))
+        alike = (window for window in near if denied == bool(_NEGATION.search(window)))
+        return any(not named.beyond(named_in(window)) for window in alike)
 
 
 def stating(name: str, question: str, text: str) -> list[str]:

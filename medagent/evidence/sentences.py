@@ -22,10 +22,9 @@ DENIAL = re.compile(
 )
 _QUESTION = re.compile(r"\?[\s\"'\u2019\u201d)\]]*$")  # a sentence that asks states nothing
 SUPPOSED = re.compile(  # a belief or a guess; "may" alone is none, as in "symptoms may include"
-    r"\b(?:(?:some|many|most|researchers|scientists|doctors|experts|physicians) (?:\w+ )?(?:believe|think|suspect)|"
+    r"(?i)\b(?:(?:some|many|most|researchers|scientists|doctors|experts|physicians) (?:\w+ )?(?:believe|think|suspect)|"
     r"(?:is|are|was|were) (?:believed|thought|suspected)|(?:not|un)(?: yet)? ?(?:known|clear|certain|proven)|"
-    r"(?:may|might|could) result from|possible causes?|one theory|theor(?:y|ies)|hypothes\w+|speculat\w+)\b",
-    re.IGNORECASE,
+    r"(?:may|might|could) result from|possible causes?|one theory|theor(?:y|ies)|hypothes\w+|speculat\w+)\b"
 )
 _NUMBER_WITH_WORD = re.compile(r"\b(\d[\d.,]*)[\s-]+([^\W\d_]+)")
 
@@ -135,15 +134,9 @@ def gives_a_name(answer: str, sentence: str, question: str) -> bool:
         short = re.findall(r"\b\w*[A-Z]\w*[A-Z]\w*\b", question)
         return any(_has_letters(word.lower(), folded(answer)) for word in short)
     name = re.escape(answer)
-    return any(
-        re.search(pattern, sentence, re.IGNORECASE)
-        for pattern in (
-            rf"\([^)]*{name}[^)]*\)",
-            rf"{name}\s*\(",
-            rf"\b(?:{_CALLED}|or)\s+{_ARTICLES}[\"\u201c]?{name}",
-            rf"{name}[\"\u201d]?,?\s+(?:(?:is|are|also|or|sometimes|commonly|formerly)\s+)*(?:{_CALLED}|or)\b",
-        )
-    )
+    before = rf"\([^)]*{name}[^)]*\)|{name}\s*\(|\b(?:{_CALLED}|or)\s+{_ARTICLES}[\"\u201c]?{name}"
+    after = rf"{name}[\"\u201d]?,?\s+(?:(?:is|are|also|or|sometimes|commonly|formerly)\s+)*(?:{_CALLED}|or)\b"
+    return bool(re.search(f"{before}|{after}", sentence, re.IGNORECASE))
 
 
 def _has_letters(short: str, long: str) -> bool:

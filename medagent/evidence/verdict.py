@@ -123,37 +123,32 @@ class _Judgement:
             return self._of_another_subject(stating)
         answering = [number for number in on_subject if self._answers(number)]
         if not answering:
-            text = f"{self._about(on_subject)}, but states no answer to this."
-            return EvidenceVerdict(EvidenceKind.SOMETHING_ELSE, text)
-        on_subject = answering
+            return self._something_else(on_subject, "states no answer to this")
         elsewhere = sum(not self._on_subject(each.cited) for each in self.said.statements)
         if not self._name and elsewhere:
-            text = f"{elsewhere} of the {len(self.said.statements)} things said are of another subject."
-            return _partly(text, on_subject)
-        telling = [number for number in on_subject if self._tells(number)]
+            said = len(self.said.statements)
+            return _partly(f"{elsewhere} of the {said} things said are of another subject.", answering)
+        telling = [number for number in answering if self._tells(number)]
         if not telling:
             kind = " or ".join(kind.name for kind in self._asked.kinds)
-            text = f"{self._about(on_subject)}, but tells nothing of {kind}."
-            return EvidenceVerdict(EvidenceKind.SOMETHING_ELSE, text)
+            return self._something_else(answering, f"tells nothing of {kind}")
         close = [number for number in telling if self._states_it_closely(number)]
         if not close:
             text = f"{numbered(telling)} mentions the question's words and the answer's, but not in one sentence."
             return _partly(text, telling)
         telling = [number for number in close if not self._only_supposed(number)]
         if not telling:
-            text = f"{numbered(close)} gives this as a belief or a guess."
-            return _partly(text, close)
+            return _partly(f"{numbered(close)} gives this as a belief or a guess.", close)
         narrower = self._narrower_in(telling)
         telling = [number for number in telling if number not in narrower]
         if not telling:
             return _partly(self._only_for(narrower), list(narrower))
         if self.said.contradicts:
-            option = self._question.options[LETTERS.index(self.said.letter or "A")]
-            return _partly(
-                f"What is said stands in {numbered(telling)}. But the letter ({self.said.letter}) stands for "
-                f"\u201c{option}\u201d, which the answer does not say, so the letter is not shown.",
-                telling,
+            option = quoted([self._question.options[LETTERS.index(self.said.letter or "A")]])
+            text = (
+                f"What is said stands in {numbered(telling)}. But the letter ({self.said.letter}) stands for {option}"
             )
+            return _partly(f"{text}, which the answer does not say, so the letter is not shown.", telling)
         if self.said.decides:
             text = f"What follows is stated in {numbered(telling)}. Whether it means yes or no must be read."
             return _partly(text, telling)
@@ -231,8 +226,7 @@ class _Judgement:
             for window in self._windows(passage)
             if self._asked.named_in(around | forms(without_name(window, self._name)))
             and self._told_by(passage, window)
-            and names_a_gene(self._name, window, asked)
-            and gives_a_name(self._name, window, asked)
+            and all(states(self._name, window, asked) for states in (names_a_gene, gives_a_name))
             and defines(self._name, window, asked, frozenset(self._asked.subject))
         ]
 
@@ -275,6 +269,9 @@ class _Judgement:
             return _partly(f"{text}{', '.join(words[:8])}.", numbers, words)
         text = f"{self._about(numbers)}, and does not mention {', '.join(words[:4])}."
         return self._with_names(EvidenceKind.SOMETHING_ELSE, text, missing)
+
+    def _something_else(self, numbers: Sequence[int], what: str) -> EvidenceVerdict:
+        return EvidenceVerdict(EvidenceKind.SOMETHING_ELSE, f"{self._about(numbers)}, but {what}.")
 
     def _about(self, numbers: Sequence[int]) -> str:
         passages = [self._shown[number - 1] for number in numbers]

@@ -9,43 +9,34 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any
 
 import Stemmer
-import yaml
 from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
+from medagent.files import packaged
 from medagent.retrieval.analysis import GREEK, STOPWORDS
 
 _CONTRACTED = re.compile(r"(?<=\w)(?:n['\u2019]t|['\u2019](?:re|ve|ll|m|d))\b", re.IGNORECASE)
 # A letter, a number or a degree that tells names apart belongs to its word: "hepatitis A", "type 1", "second-degree".
 TOKEN = re.compile(
-    r"\b(?P<kind>hepatitis|vitamin|influenza|types?|group|factor|class|grade|stage|phase|trisomy|il|interleukin|"
+    r"(?i)\b(?P<kind>hepatitis|vitamin|influenza|types?|group|factor|class|grade|stage|phase|trisomy|il|interleukin|"
     r"protein|hemophilia|haemophilia|chromosome|complement|category)[ -](?P<which>[a-z]|\d{1,2}|i{1,3}|iv)\b"
     r"|\b(?P<rank>first|second|third|fourth|1st|2nd|3rd)[ -](?P<of>degree|trimester|generation|line|stage)\b"
-    r"|[^\W_]+",
-    re.IGNORECASE,
+    r"|[^\W_]+"
 )
 _IDLE_PRIMARY = re.compile(
-    r"\b(?:primary|main|first|typical|classic) (?=(?:known )?(?:cause|drug|treatment|choice|test|sign|therap|line))",
-    re.IGNORECASE,
+    r"(?i)\b(?:primary|main|first|typical|classic) (?=(?:known )?(?:cause|drug|treatment|choice|test|sign|therap|line))"
 )
 _POSSESSIVE = re.compile(r"(?<=\w)['\u2019]s\b")
 _GREEK = str.maketrans(GREEK)
 MISSPELT_FRAME = ("syndrome", "syndromes", "disease", "diseases", "disorder", "condition")
 
 
-@lru_cache(maxsize=1)
-def _word_lists() -> dict[str, str]:
-    found: dict[str, str] = yaml.safe_load(files("medagent.evidence").joinpath("word_lists.yaml").read_text("utf-8"))
-    return found
-
-
 def word_list(name: str) -> frozenset[str]:
     """A list of the packaged `word_lists.yaml`, as it is written."""
-    return frozenset(_word_lists()[name].split())
+    return frozenset(packaged("medagent.evidence", "word_lists.yaml")[name].split())
 
 
 _IRREGULAR = dict(pair.split(":") for pair in word_list("irregular"))
@@ -125,12 +116,11 @@ class QuestionKind:
 @lru_cache(maxsize=1)
 def question_kinds() -> tuple[QuestionKind, ...]:
     """The kinds of the packaged file."""
-    rows = yaml.safe_load(files("medagent.evidence").joinpath("question_kinds.yaml").read_text(encoding="utf-8"))
 
     def read(kind: str, asked: str, said: str, **more: Any) -> QuestionKind:
         return QuestionKind(kind, re.compile(asked, re.IGNORECASE), re.compile(said, re.IGNORECASE), **more)
 
-    return tuple(read(**row) for row in rows)
+    return tuple(read(**row) for row in packaged("medagent.evidence", "question_kinds.yaml"))
 
 
 def asked_for(question: str) -> tuple[QuestionKind, ...]:
@@ -226,12 +216,6 @@ class Names:
 ONLY_ENGLISH = "Only questions in English are read. Please ask it in English."
 
 
-@lru_cache(maxsize=1)
-def _common_words() -> list[frozenset[str]]:
-    lists = yaml.safe_load(files("medagent.evidence").joinpath("languages.yaml").read_text(encoding="utf-8"))
-    return [frozenset(words.split()) for words in lists]
-
-
 def is_other_language(question: str) -> bool:
     """Whether a question is in another language: two letters of another script, or more common words of another one."""
     scripts = [unicodedata.name(each, "").split()[0] for each in question if each.isalpha()]
@@ -241,7 +225,8 @@ def is_other_language(question: str) -> bool:
     words = [folded(found[0]) for found in TOKEN.finditer(question)]
     asks = bool(asked_for(question)) - bool({"\u00bf", "\u00a1"} & set(question))
     english = STOPWORDS | FRAME
+    languages = (frozenset(common.split()) for common in packaged("medagent.evidence", "languages.yaml"))
     return any(
         sum(word in common for word in words) > asks + sum(word in english - common for word in words)
-        for common in _common_words()
+        for common in languages
     )
