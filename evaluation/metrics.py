@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import multimode
 from typing import Any
 
+from medagent.evaluation import statistics
 from medagent.evaluation.grading.citations import NO_PASSAGES, Grounding, claim_of, ground
 from medagent.evaluation.grading.grade import Grade, Verdict, grade
 from medagent.evaluation.grading.numbers import numbers_in
@@ -14,16 +15,7 @@ from medagent.evaluation.modes import Mode, orders
 from medagent.evaluation.open_measures import open_measures
 from medagent.evaluation.predictions import Prediction
 from medagent.evaluation.search_recall import report_recall
-from medagent.evaluation.statistics import (
-    Accuracy,
-    Calibration,
-    Estimate,
-    bootstrap_mean,
-    calibration,
-    macro_average,
-    pass_at_k,
-    selective_accuracy,
-)
+from medagent.evaluation.statistics import Accuracy, Calibration, Estimate
 from medagent.evaluation.trust.injections import Obeyed, obedience
 from medagent.evidence.drugs_and_doses import Named, named_in
 from medagent.evidence.rules import LexicalRule
@@ -100,7 +92,7 @@ def summarize(rollouts: Sequence[Rollout], judge: SupportJudge = LexicalRule()) 
         overall=Accuracy.of(sum(result.correct for result in grades), len(grades)),
         lenient_accuracy=sum(result.lenient_correct for result in grades) / count,
         by_type={kind: Accuracy.of(sum(marks[kind]), len(marks[kind])) for kind in sorted(marks)},
-        macro_average=macro_average([marks[kind] for kind in sorted(marks)]) if len(marks) > 1 else None,
+        macro_average=statistics.macro_average([marks[kind] for kind in sorted(marks)]) if len(marks) > 1 else None,
         unparsed=verdicts[Verdict.UNPARSED] + verdicts[Verdict.MULTIPLE],
         multiple=verdicts[Verdict.MULTIPLE],
         abstained=verdicts[Verdict.ABSTAINED],
@@ -215,8 +207,8 @@ def report_mode(predictions: Sequence[Prediction], judge: SupportJudge = Lexical
         summary=summary,
         sampling=_sampling(plain),
         rotations=_rotations(predictions),
-        calibration=calibration(confidences, right) if sure else None,
-        selective=tuple(selective_accuracy(confidences, right, asked=len(plain))),
+        calibration=statistics.calibration(confidences, right) if sure else None,
+        selective=tuple(statistics.selective_accuracy(confidences, right, asked=len(plain))),
         search_recall=report_recall([p.recall for p in plain if p.rollout.sample == 0 and p.recall is not None]),
         error_reasons=tuple((p.rollout.question.id, p.rollout.error) for p in predictions if p.rollout.error),
     )
@@ -235,7 +227,7 @@ def _sampling(predictions: Sequence[Prediction]) -> Sampling | None:
     right = [sum(result.correct for result in group) for group in grades]
     means = [count / len(group) for count, group in zip(right, grades, strict=True)]
     winners = [_elected(rollouts, read) for rollouts, read in zip(groups.values(), grades, strict=True)]
-    low, high = bootstrap_mean(means)
+    low, high = statistics.bootstrap_mean(means)
     return Sampling(
         samples=samples,
         mean_accuracy=sum(means) / len(means),
@@ -244,7 +236,8 @@ def _sampling(predictions: Sequence[Prediction]) -> Sampling | None:
         majority_vote=sum(sum(marks) / len(marks) for marks in winners if marks) / len(grades),
         tied=sum(len(marks) > 1 for marks in winners) / len(grades),
         pass_at_k={
-            k: sum(pass_at_k(count, len(group), k) for count, group in zip(right, grades, strict=True)) / len(grades)
+            k: sum(statistics.pass_at_k(count, len(group), k) for count, group in zip(right, grades, strict=True))
+            / len(grades)
             for k in range(1, samples + 1)
         },
     )

@@ -22,12 +22,12 @@ from medagent.evaluation.grading.open_answers import contains, first_answer, lis
 from medagent.evaluation.statistics import Estimate
 from medagent.types import LETTERS, Rollout, StopReason
 
-MOST_EXTRA_WORDS = 5  # that an answer may have beside the right one it contains
+MOST_EXTRA = 5  # words that an answer may have beside the right one it contains
 YES_NO = ("yes", "no")
 MEASURES: dict[str, str] = {  # in the order of a report
     "exact_match": "exact match (SQuAD)",
     "f1": "F1 (SQuAD)",
-    "contains_answer": f"contains the answer (at most {MOST_EXTRA_WORDS} words more)",
+    "contains_answer": f"contains the answer (at most {MOST_EXTRA} words more)",
     "factoid_strict": "factoid: strict accuracy",
     "factoid_lenient": "factoid: lenient accuracy (of five)",
     "factoid_mrr": "factoid: mean reciprocal rank",
@@ -51,9 +51,7 @@ def open_measures(rollouts: Sequence[Rollout]) -> dict[str, Estimate]:
         found["exact_match"] = Estimate.share([bool(answer) and exact_match(answer, golds) for answer, golds in firsts])
         # SQuAD's F1 of no words with no words is 1, and "A" has none.
         found["f1"] = Estimate.mean([f1(answer, golds) if answer else 0.0 for answer, golds in firsts])
-        found["contains_answer"] = Estimate.share(
-            [contains(*pair, most_extra_words=MOST_EXTRA_WORDS) for pair in firsts]
-        )
+        found["contains_answer"] = Estimate.share([contains(*pair, most_extra_words=MOST_EXTRA) for pair in firsts])
     if factoids:
         ranks = [rank_of_right(without_citations(answer), question.golds) for question, answer in factoids]
         found["factoid_strict"] = Estimate.share([rank == 1 for rank in ranks])
@@ -93,4 +91,5 @@ def _macro(counts: NDArray[np.float64]) -> NDArray[np.float64]:
     """[N] macro F1 of [N, 6] counts of yes-yes, yes-no, yes-none, no-yes, no-no, no-none (right, then chosen)."""
     both, right = counts[:, [0, 4]], np.stack([counts[:, :3].sum(axis=1), counts[:, 3:].sum(axis=1)], axis=1)
     total = right + counts[:, [0, 1]] + counts[:, [3, 4]]  # right, and chosen
-    return np.divide(2 * both, total, out=np.zeros_like(both), where=total > 0).mean(axis=1)
+    shares: NDArray[np.float64] = np.divide(2 * both, total, out=np.zeros_like(both), where=total > 0)
+    return (shares[:, 0] + shares[:, 1]) / 2

@@ -47,9 +47,8 @@ class Plan:
         if not self.modes or len(set(self.modes)) != len(self.modes):
             raise ConfigError(f"modes {[mode.value for mode in self.modes]}: wanted one or more, each once.")
         if self.samples < 1 or self.temperature < 0:
-            raise ConfigError(
-                f"samples {self.samples}, temperature {self.temperature}: wanted at least 1, and 0 or more."
-            )
+            found = f"samples {self.samples}, temperature {self.temperature}"
+            raise ConfigError(f"{found}: wanted at least 1, and 0 or more.")
         if self.samples > 1 and self.temperature == 0:
             raise ConfigError("samples above 1 at temperature 0 are all the same. Give a --temperature, such as 0.7.")
 

@@ -53,9 +53,8 @@ class FileBenchmark:
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.hub is None):
-            raise ConfigError(
-                f"{type(self).__name__}: found path {self.path!r} and hub {self.hub!r}, wanted exactly one of them."
-            )
+            found = f"path {self.path!r} and hub {self.hub!r}"
+            raise ConfigError(f"{type(self).__name__}: found {found}, wanted exactly one of them.")
         self.notes: Notes = Counter()
 
     def questions(self) -> list[Question]:
@@ -75,9 +74,8 @@ class FileBenchmark:
                 if self.repeats and first == question:
                     self.notes["questions that occur again, taken once"] += 1
                     continue
-                raise InputError(
-                    f"{row.where}: the id {question.id!r} occurs twice, first in {where}. Give each question its own."
-                )
+                told = f"the id {question.id!r} occurs twice, first in {where}"
+                raise InputError(f"{row.where}: {told}. Give each question its own.")
             seen[question.id] = row.where, question
             questions.append(question)
         source = self.path or self.hub

@@ -36,9 +36,7 @@ def _questions(split: Split, limit: int | None, skip: int) -> tuple[Question, ..
 
 
 OPEN_FORMS = ("ranked", "list", "number")
-_FIELDS = frozenset(
-    "id question options answer answer_idx kind gold_passage_ids meta form lower upper tolerance".split()
-)
+_FIELDS = set("id question options answer answer_idx kind gold_passage_ids meta form lower upper tolerance".split())
 
 
 class JsonlBenchmark(FileBenchmark):
@@ -143,9 +141,8 @@ def _own_choices(row: Row, found: object, notes: Notes) -> tuple[tuple[str, ...]
         right = named("answer_idx")
         texts = [str(options[letter]).strip() for letter in right]
         if "answer" in row.data and sorted(_answers(row, "answer")) != sorted(texts) and named("answer") != right:
-            raise InputError(
-                f"{row.where}: found answer_idx {right} and the answer {row.data['answer']!r}: they differ."
-            )
+            told = f"found answer_idx {right} and the answer {row.data['answer']!r}"
+            raise InputError(f"{row.where}: {told}: they differ.")
     return choices(row, options, right[0], notes)[0], right
 
 

@@ -48,10 +48,8 @@ class BioASQBenchmark(FileBenchmark):
         super().__post_init__()
         if not self.types or not set(self.types) <= set(TYPES):
             raise ConfigError(f"BioASQBenchmark.types: found {list(self.types)}, wanted some of {', '.join(TYPES)}.")
-        if self.most_words is not None and self.most_words < 1:
-            raise ConfigError(
-                f"BioASQBenchmark.most_words: found {self.most_words}, wanted 1 or more, or null for any."
-            )
+        if (most := self.most_words) is not None and most < 1:
+            raise ConfigError(f"BioASQBenchmark.most_words: found {most}, wanted 1 or more, or null for any.")
 
     def question(self, row: Row) -> Question | None:
         kind = _OF_FILES.get(text_field(row, "type", "_type").lower())

@@ -10,9 +10,7 @@ from medagent.evaluation.benchmarks.base import FileBenchmark, by_letter, choice
 from medagent.evaluation.benchmarks.rows import Row, text_field
 from medagent.types import LETTERS, Question
 
-MMLU_MEDICAL = (
-    "anatomy clinical_knowledge college_biology college_medicine medical_genetics professional_medicine".split()
-)
+MEDICAL = "anatomy clinical_knowledge college_biology college_medicine medical_genetics professional_medicine".split()
 
 
 class MedQABenchmark(FileBenchmark):
@@ -100,7 +98,7 @@ class MMLUBenchmark(FileBenchmark):
 
     def files(self) -> list[Path]:
         files = super().files()
-        medical = [file for file in files if _subject(file) in MMLU_MEDICAL]
+        medical = [file for file in files if _subject(file) in MEDICAL]
         return medical if medical and Path(self.path or "").is_dir() else files
 
     def question(self, row: Row) -> Question:

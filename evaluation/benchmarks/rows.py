@@ -77,9 +77,8 @@ def _csv_rows(path: Path, text: str, notes: Notes) -> Iterator[Row]:
                 yield Row(f"{path}, line {line}", {"cells": [clean(cell, notes) for cell in cells]})
             line = reader.line_num + 1
     except csv.Error as error:
-        raise InputError(
-            f"{path}, line {line}: {error}; a quote is opened there and not closed, or the file is cut off."
-        ) from error
+        told = "a quote is opened there and not closed, or the file is cut off"
+        raise InputError(f"{path}, line {line}: {error}; {told}.") from error
 
 
 def _json_lines(path: Path, text: str, notes: Notes) -> Iterator[Row]:

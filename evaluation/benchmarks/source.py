@@ -59,9 +59,7 @@ class BenchmarkSource:
     def open(self) -> Benchmark:
         """The benchmark."""
         if self.start < 0 or (self.stop is not None and self.stop <= self.start):
-            raise InputError(
-                f"--start {self.start} and --stop {self.stop}: wanted a range of the file's order, from 0."
-            )
+            raise InputError(f"--start {self.start} and --stop {self.stop}: wanted a range of the file's order from 0.")
         given = {name: getattr(self, name) for name in ("path", "hub", "subset", "split", "cop_from")}
         arguments = {name: value for name, value in given.items() if value is not None}
         if self.cop_from and self.benchmark != "medmcqa":

@@ -16,12 +16,10 @@ from medagent.evaluation.grading.open_answers import folded
 from medagent.files import packaged
 
 Bounds = tuple[float | None, float | None]
-_UNIT_ROWS = packaged("medagent.evaluation.grading", "units.yaml")
-_PREFIXES = {"": 1.0} | {name: 10.0**n for names, n in _UNIT_ROWS["prefixes"].items() for name in names.split()}
-_UNITS = {
-    f"{p}{n}": (d, e, f * t) for ns, d, e, f in _UNIT_ROWS["prefixed"] for n in ns.split() for p, t in _PREFIXES.items()
-}
-_UNITS |= {name: (d, e, float(f)) for ns, d, e, f in _UNIT_ROWS["plain"] for name in ns.split()}
+_ROWS = packaged("medagent.evaluation.grading", "units.yaml")
+_TENS = {"": 1.0} | {name: 10.0**n for names, n in _ROWS["prefixes"].items() for name in names.split()}
+_UNITS = {f"{p}{n}": (d, e, f * t) for ns, d, e, f in _ROWS["prefixed"] for n in ns.split() for p, t in _TENS.items()}
+_UNITS |= {name: (d, e, float(f)) for ns, d, e, f in _ROWS["plain"] for name in ns.split()}
 _SPELLED = (  # before the text is read in lower case; "mM" is not "mm"
     (re.compile("[\u00b5\u03bc]"), "u"),
     (re.compile(r"(?<=\d)\s?([mun]?)M\b"), r" \1mol/l"),

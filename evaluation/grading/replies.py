@@ -13,18 +13,8 @@ import re
 from collections.abc import Sequence
 
 from medagent.answer_forms import marked_letters
-from medagent.evaluation.grading.option_named import (
-    ABSTENTION,
-    CITED,
-    CORRECTED,
-    FULL_WIDTH,
-    NEGATED,
-    Outcome,
-    Reading,
-    by_option_text,
-    lettered,
-    read_answer,
-)
+from medagent.evaluation.grading import option_named
+from medagent.evaluation.grading.option_named import Outcome, Reading, by_option_text, lettered, read_answer
 from medagent.evaluation.grading.reasoning_text import without_reasoning
 from medagent.evaluation.grading.statements import is_list, stated
 from medagent.plain_protocol import tagged_answers
@@ -71,7 +61,7 @@ def read_reply(reply: str, letters: str, options: Sequence[str] = (), *, last_li
     text, cut_off = without_reasoning(reply)
     if cut_off:
         return Reading(None, None, Outcome.TRUNCATED)
-    text = lettered(text.translate(FULL_WIDTH).strip(), letters, options)
+    text = lettered(text.translate(option_named.FULL_WIDTH).strip(), letters, options)
     lines = [line for line in text.splitlines() if line.strip()] or [""]
     marked = [_answer_line(line, letters, options) for line in lines if _is_answer_line(line)]
     answers = [] if is_list(text) else [reading for reading in marked if reading.strict]
@@ -92,7 +82,7 @@ def read_reply(reply: str, letters: str, options: Sequence[str] = (), *, last_li
         reading = read_answer(text, letters, options)
         if reading.strict and said and said != reading.strict:
             return Reading(None, said, Outcome.UNPARSED)  # "A. Analysis: ... Answer: B"
-        if reading.outcome is Outcome.MULTIPLE and (corrected := list(CORRECTED.finditer(text))):
+        if reading.outcome is Outcome.MULTIPLE and (corrected := list(option_named.CORRECTED.finditer(text))):
             after = stated(text[corrected[-1].end() :], letters, options)  # "A. Wait, it is B"
             return Reading(None, after, Outcome.MULTIPLE)
         if reading.strict or reading.outcome is Outcome.MULTIPLE:
@@ -132,7 +122,7 @@ def read_selection(reply: str, letters: str, options: Sequence[str]) -> Reading:
     text, cut_off = without_reasoning(reply)
     if cut_off:
         return Reading(None, None, Outcome.TRUNCATED)
-    text = text.translate(FULL_WIDTH).strip()
+    text = text.translate(option_named.FULL_WIDTH).strip()
     values = tagged_answers(text) or [_value(match) for match in _FIELD.finditer(text)] or [text]
     told = [_selected(value, letters, options) for value in values]
     if told[-1] and len(set(told)) == 1:
@@ -145,7 +135,7 @@ def read_selection(reply: str, letters: str, options: Sequence[str]) -> Reading:
 
 def _selected(answer: str, letters: str, options: Sequence[str]) -> str | None:
     """The letters of an answer that holds nothing but letters, the options' texts and what joins them."""
-    rest = _ANSWER_IS.sub("", CITED.sub("", answer))
+    rest = _ANSWER_IS.sub("", option_named.CITED.sub("", answer))
     for option in sorted(options, key=len, reverse=True):
         rest = rest.replace(option, " ") if len(option) > 2 else rest
     if compact := re.fullmatch(r"\W*([A-J]{2,})\W*", rest):
@@ -200,7 +190,7 @@ def _by_sentences(text: str, letters: str, options: Sequence[str]) -> str | None
     if not (sentences := _sentences(text)):
         return None
     last = sentences[-1]
-    marks = [] if NEGATED.search(last) else [mark for mark in marked_letters(last) if mark in letters]
+    marks = [] if option_named.NEGATED.search(last) else [mark for mark in marked_letters(last) if mark in letters]
     if len(marks) == 1:
         return marks[0]
     if named := by_option_text(last, letters, options):
@@ -236,7 +226,7 @@ def _is_option(line: str, options: Sequence[str]) -> bool:
 
 def _declines(text: str) -> bool:
     sentences = _sentences(text)
-    return bool(sentences and (ABSTENTION.search(sentences[-1]) or _REFUSAL.search(text[:_OPENING])))
+    return bool(sentences and (option_named.ABSTENTION.search(sentences[-1]) or _REFUSAL.search(text[:_OPENING])))
 
 
 def _sentences(text: str) -> list[str]:

@@ -51,9 +51,7 @@ _IS_RIGHT = re.compile(
     r"|é a (?:resposta |alternativa )?correta\b|est la (?:bonne |réponse correcte)|ist (?:richtig|korrekt)\b|选项正确)"
 )
 # "Therefore B.", "so no": nothing stands between the word and the end of the sentence but the option.
-_SO = re.compile(
-    r"\b(?:therefore|thus|hence|consequently|so)\b[\s,:]+(?:it(?:['’]s|\s+is)\s+)?[*(\"]{0,3}", re.IGNORECASE
-)
+_SO = re.compile(r"(?i)\b(?:therefore|thus|hence|consequently|so)\b[\s,:]+(?:it(?:['’]s|\s+is)\s+)?[*(\"]{0,3}")
 _ENDS = re.compile(r"[)*\"]{0,3}\s*(?:[.!\n]|$)")
 _ALL_BUT = re.compile(
     r"\b(?:all|every|each)\s+(?:of\s+)?(?:the\s+|these\s+)?(?:other\s+)?(?:options?|choices?|answers?)\b[^.\n]{0,20}"
@@ -62,7 +60,7 @@ _ALL_BUT = re.compile(
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(
-    r"[.!?。！？;；,，:：\n]\s*|\s(?=(?:so|therefore|thus|hence|but|and|leaving|which|then|sino)\s)", re.IGNORECASE
+    r"(?i)[.!?。！？;；,，:：\n]\s*|\s(?=(?:so|therefore|thus|hence|but|and|leaving|which|then|sino)\s)"
 )
 _DENIED = re.compile(
     r"\b(?:not|no|never|cannot|except|rather than|unlikely|without|excludes?|excluded|eliminated?|ruled? out|rules? "
@@ -74,9 +72,7 @@ _ANOTHER = re.compile(
 )
 _DENIED_AFTER = re.compile(r"\)?(?:\s+(?:is|was)\s+(?:wrong|incorrect|false|not\b)|(?:가|이|은|는)?\s*아[니닌닙]|的)")
 # An option that would be right elsewhere, that others choose, or that was considered first.
-_SUPPOSED = re.compile(
-    r"\b(?:if|unless|had (?:it|she|he|there)|were (?:it|she|he|there))\b|若|如果|假如", re.IGNORECASE
-)
+_SUPPOSED = re.compile(r"(?i)\b(?:if|unless|had (?:it|she|he|there)|were (?:it|she|he|there))\b|若|如果|假如")
 _NOT_MEANT = re.compile(
     r"(?i)\b(?:trap|tempting|second(?:[- ]best)?|distractor|mistake|many|students|at first|initially)\b|不(?:应|能)?$"
 )

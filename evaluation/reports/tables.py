@@ -120,9 +120,7 @@ def trust_table(reports: Mapping[Mode, ModeReport]) -> Table:
 
 def open_table(reports: Mapping[Mode, ModeReport]) -> Table:
     """The measures of open answers and of BioASQ's question types, with their intervals; no rows where none is."""
-    found = {
-        label: [report.summary.measures.get(name) for report in reports.values()] for name, label in MEASURES.items()
-    }
+    found = {label: [r.summary.measures.get(name) for r in reports.values()] for name, label in MEASURES.items()}
     head = ("", *(mode.value for mode in reports))
     return Table("Open and yes/no answers, with 95% intervals", head, _estimated(found))
 

@@ -151,9 +151,7 @@ _NO_DISEASE = frozenset({"treatment", "diagnosis", "dose", "inheritance", "genet
 _DISEASE = re.compile(
     r"(?:emia|itis|osis|(?<!st)oma|opathy|cancer|fever|syndrome|disease|disorder|infection|deficiency)s?$"
 )
-_DOES_SOMETHING = re.compile(
-    r"^\W*what (?:does|do|can|is|are)\b.*\b(?:treat|prevent|diagnose|detect|cure|used)\b", re.IGNORECASE
-)
+_DOES_SOMETHING = re.compile(r"(?i)^\W*what (?:does|do|can|is|are)\b.*\b(?:treat|prevent|diagnose|detect|cure|used)\b")
 _TOO_LITTLE = word_list("too_little")
 _LEADS_ON = word_list("leads_on")
 _COUNTS_OR_GRADES = re.compile(

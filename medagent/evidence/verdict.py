@@ -10,43 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from medagent.answer_forms import citations, without_citations
+from medagent.evidence import sentences
 from medagent.evidence.drugs_and_doses import named_in
 from medagent.evidence.kinds import WHY_NONE, EvidenceKind, EvidenceVerdict
-from medagent.evidence.reading import (
-    LONG_SUBJECT,
-    Asked,
-    kinds_beside,
-    numbered,
-    quoted,
-    read_answer,
-    without_name,
-    words_of,
-)
+from medagent.evidence.reading import Asked, kinds_beside, numbered, quoted, read_answer, without_name, words_of
 from medagent.evidence.rules import AskedRelation, LexicalRule, stating
-from medagent.evidence.sentences import (
-    SUPPOSED,
-    breaks_off,
-    defines,
-    echoes,
-    gives_a_name,
-    is_of_sort,
-    names_a_gene,
-    near_sentences,
-    says_too_little,
-)
 from medagent.evidence.subject import SubjectMatch, match_subject
 from medagent.evidence.support import Statement, SupportJudge, content_words
 from medagent.evidence.synonyms import SynonymTable
-from medagent.evidence.words import (
-    ONLY_ENGLISH,
-    Names,
-    describes,
-    folded,
-    forms,
-    is_other_language,
-    subject_words,
-    tells,
-)
+from medagent.evidence.words import Names, describes, folded, forms, is_other_language, subject_words, tells
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Rollout, StopReason
 
@@ -99,7 +71,8 @@ class _Judgement:
 
     def verdict(self) -> EvidenceVerdict:
         if is_other_language(self._question.text):
-            return EvidenceVerdict(EvidenceKind.OTHER_LANGUAGE, ONLY_ENGLISH)
+            text = "Only questions in English are read. Please ask it in English."
+            return EvidenceVerdict(EvidenceKind.OTHER_LANGUAGE, text)
         if not self._answer:
             return EvidenceVerdict(EvidenceKind.NO_ANSWER, f"The agent gave no answer: {WHY_NONE[self._stopped]}.")
         if not self._asked.subject:
@@ -109,7 +82,9 @@ class _Judgement:
             return replace(self._not_read(text), unsafe=True)
         if self._name and content_words(self._name) <= content_words(self._question.text):
             return self._not_read("The answer only repeats the question.")
-        if self._name and (breaks_off(self._name) or says_too_little(self._name, self._question.text)):
+        if self._name and (
+            sentences.breaks_off(self._name) or sentences.says_too_little(self._name, self._question.text)
+        ):
             return self._not_read("The answer says too little to be checked.")
         if self.said.decision:
             return self._of_a_decision()
@@ -145,10 +120,8 @@ class _Judgement:
             return _partly(self._only_for(narrower), list(narrower))
         if self.said.contradicts:
             option = quoted([self._question.options[LETTERS.index(self.said.letter or "A")]])
-            text = (
-                f"What is said stands in {numbered(telling)}. But the letter ({self.said.letter}) stands for {option}"
-            )
-            return _partly(f"{text}, which the answer does not say, so the letter is not shown.", telling)
+            but = f"But the letter ({self.said.letter}) stands for {option}, which the answer does not say"
+            return _partly(f"What is said stands in {numbered(telling)}. {but}, so the letter is not shown.", telling)
         if self.said.decides:
             text = f"What follows is stated in {numbered(telling)}. Whether it means yes or no must be read."
             return _partly(text, telling)
@@ -216,7 +189,7 @@ class _Judgement:
 
     def _states_it_closely(self, number: int) -> bool:
         """Whether the sentence that states a name is on the subject, with the heading; a long case need not be."""
-        return not self._name or len(self._asked.subject) > LONG_SUBJECT or bool(self._close_windows(number))
+        return not self._name or self._asked.is_case or bool(self._close_windows(number))
 
     def _close_windows(self, number: int) -> list[str]:
         passage, asked = self._passages[number - 1], self._question.text
@@ -226,13 +199,13 @@ class _Judgement:
             for window in self._windows(passage)
             if self._asked.named_in(around | forms(without_name(window, self._name)))
             and self._told_by(passage, window)
-            and all(states(self._name, window, asked) for states in (names_a_gene, gives_a_name))
-            and defines(self._name, window, asked, frozenset(self._asked.subject))
+            and all(states(self._name, window, asked) for states in (sentences.names_a_gene, sentences.gives_a_name))
+            and sentences.defines(self._name, window, asked, frozenset(self._asked.subject))
         ]
 
     def _only_supposed(self, number: int) -> bool:
         windows = self._close_windows(number) if self._name else []
-        return bool(windows) and all(map(SUPPOSED.search, windows))
+        return bool(windows) and all(map(sentences.SUPPOSED.search, windows))
 
     def _answers(self, number: int) -> bool:
         """Whether a name is more than the question's subject again, and of the sort that is asked for."""
@@ -242,8 +215,8 @@ class _Judgement:
             return not relation or bool(re.search(relation.verbs, folded(self._answer)))
         if relation and not any(relation.stated_of(self._name, each, subject) for each in self._windows(passage)):
             return False
-        echo = echoes(self._name, passage.title, asked, subject)
-        return not echo and is_of_sort(self._name, passage.indexed_text, asked)
+        echo = sentences.echoes(self._name, passage.title, asked, subject)
+        return not echo and sentences.is_of_sort(self._name, passage.indexed_text, asked)
 
     def _partly_stated(self) -> EvidenceVerdict | None:
         stated = [each for each in self.said.statements if each.cited and self._entailed(each, each.cited)]
@@ -264,7 +237,7 @@ class _Judgement:
         around = max((self._words_around(number) for number in numbers), key=self._asked.share_in)
         missing = self._asked.missing_from(around)
         words = tuple(self._asked.subject[form] for form in missing)
-        if len(self._asked.subject) > LONG_SUBJECT and self._asked.share_in(around) >= SOME_OF_A_CASE:
+        if self._asked.is_case and self._asked.share_in(around) >= SOME_OF_A_CASE:
             text = f"{numbered(numbers)} states the answer, but not the whole case. It does not mention: "
             return _partly(f"{text}{', '.join(words[:8])}.", numbers, words)
         text = f"{self._about(numbers)}, and does not mention {', '.join(words[:4])}."
@@ -319,15 +292,15 @@ class _Judgement:
         passage = self._passages[number - 1]
         if not self._name:
             claim = " ".join(each.text for each in self.said.statements)
-            return self._told_by(passage, near_sentences(passage.text, claim))
+            return self._told_by(passage, sentences.near_sentences(passage.text, claim))
         windows = self._windows(passage)
-        near = (near_sentences(passage.text, window) for window in windows[:MAX_STATING_SENTENCES])
+        near = (sentences.near_sentences(passage.text, window) for window in windows[:MAX_STATING_SENTENCES])
         return any(self._told_by(passage, text) for text in (*windows, *near))
 
-    def _told_by(self, passage: Passage, sentences: str) -> bool:
+    def _told_by(self, passage: Passage, said: str) -> bool:
         """Whether sentences under their heading tell the kind asked for, without the words that name the subject."""
         if self._relation:
-            return bool(re.search(self._relation.verbs, folded(sentences)))
+            return bool(re.search(self._relation.verbs, folded(said)))
         kinds, own = kinds_beside(passage.title, self._question.text, self._asked)
-        text = _WORD.sub(lambda found: " " if forms(found[0]) & own else found[0], f"{passage.heading}\n{sentences}")
+        text = _WORD.sub(lambda found: " " if forms(found[0]) & own else found[0], f"{passage.heading}\n{said}")
         return tells(text, kinds)

@@ -213,9 +213,6 @@ class Names:
         return [(other, distance) for other, distance, _ in found if distance < 2 or other[0] == word[0]]
 
 
-ONLY_ENGLISH = "Only questions in English are read. Please ask it in English."
-
-
 def is_other_language(question: str) -> bool:
     """Whether a question is in another language: two letters of another script, or more common words of another one."""
     scripts = [unicodedata.name(each, "").split()[0] for each in question if each.isalpha()]
