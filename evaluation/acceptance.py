@@ -104,10 +104,8 @@ def read_acceptance(path: Path) -> list[AcceptanceQuestion]:
         name = str(data.get("id") or row.where.rpartition(" ")[2])
         if wrong or name in found:
             told = f"the id {name!r} a second time" if name in found else f"{wrong[0]}: {data.get(wrong[0])!r}"
-            raise InputError(
-                f"{row.where}: found {told}. Each line wants a question (text), and may have "
-                f"{', '.join(sorted(known - {'question'}))}; id is a text, the others are lists of texts."
-            )
+            others = f"{', '.join(sorted(known - {'question'}))}; id is a text, the others are lists of texts"
+            raise InputError(f"{row.where}: found {told}. Each line wants a question (text), and may have {others}.")
         found[name] = AcceptanceQuestion(name, data["question"], **{key: tuple(given) for key, given in lists.items()})
     if not found:
         raise InputError(f"{path}: found no question, wanted one per line, as JSON.")

@@ -50,10 +50,8 @@ def compare_over_seeds(
         InputError: not one run of A and of B per seed, one run twice, or runs that cannot be compared.
     """
     if len(a) != len(b) or not a:
-        raise InputError(
-            f"found {len(a)} folders of A and {len(b)} of B, wanted one of each per seed, in one order: "
-            "'[seed-0/a, seed-1/a]' '[seed-0/b, seed-1/b]'."
-        )
+        wanted = "one of each per seed, in one order: '[seed-0/a, seed-1/a]' '[seed-0/b, seed-1/b]'"
+        raise InputError(f"found {len(a)} folders of A and {len(b)} of B, wanted {wanted}.")
     for runs in (a, b):
         if twice := [str(each) for each in runs if runs.count(each) > 1]:
             raise InputError(f"found {twice[0]} for several seeds, wanted a folder of its own for each.")

@@ -167,18 +167,16 @@ def evaluate(
     ready = with_prompting(limited, name, prompting, plan.modes, examples)
     if requests_per_minute:
         if not isinstance(ready.policy, RemotePolicy) or requests_per_minute < 0:
-            raise InputError(
-                f"requests_per_minute {requests_per_minute:g}: wanted a number above 0, for an endpoint. Leave it out."
-            )
+            wanted = "a number above 0, for an endpoint. Leave it out"
+            raise InputError(f"requests_per_minute {requests_per_minute:g}: wanted {wanted}.")
         ready = replace(ready, policy=replace(ready.policy, requests_per_minute=requests_per_minute))
     if isinstance(asked, Environment):
         ready = _in_environment(asked, ready, plan)
     searching = [mode.value for mode in plan.modes if mode in SEARCH_MODES and not isinstance(asked, Environment)]
     if isinstance(corpus_of(ready.retriever), NoRetriever) and searching and not ready.tools:
-        raise InputError(
-            f"mode {searching[0]}: there is no index to search. Give one with --index, or choose other --modes. "
-            "The packaged one is made by: medagent index build starter --out indexes/starter"
-        )
+        packaged = "The packaged one is made by: medagent index build starter --out indexes/starter"
+        remedy = f"Give one with --index, or choose other --modes. {packaged}"
+        raise InputError(f"mode {searching[0]}: there is no index to search. {remedy}")
     untrained = name.startswith("hf:")  # its dtype is the machine's choice
     settings = {
         "agent": name,
@@ -236,10 +234,8 @@ def evaluate(
 def _in_environment(environment: Environment, agent: Agent, plan: Plan) -> Agent:
     """The environment's agent with this agent's policy, which answers its questions as they are."""
     if plan.modes != (Mode.SEARCH,) or plan.rotations:
-        raise InputError(
-            f"benchmark {type(environment).__name__}: is an environment, which is asked in mode search alone, without "
-            "rotations. Leave out --modes and --rotations."
-        )
+        wanted = "which is asked in mode search alone, without rotations. Leave out --modes and --rotations"
+        raise InputError(f"benchmark {type(environment).__name__}: is an environment, {wanted}.")
     rules = AgentSettings(agent.protocol, agent.limits)
     environment.check(rules)
     return environment.agent(agent.policy, rules)

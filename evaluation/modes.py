@@ -67,10 +67,8 @@ def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
             raise InputError("mode unrelated: needs passages to draw from. Give an index with --index.")
         return replace(agent, retriever=UnrelatedRetriever(corpus))
     if mode is Mode.FORCED_SEARCH and (isinstance(agent.policy, RemotePolicy) or not agent.protocol.search.start):
-        raise InputError(
-            "mode forced_search: a chat endpoint begins its own turns, and native tool calls have no tag, so no search "
-            "can be opened. Leave this mode out."
-        )
+        why = "a chat endpoint begins its own turns, and native tool calls have no tag"
+        raise InputError(f"mode forced_search: {why}, so no search can be opened. Leave this mode out.")
     if mode not in ONE_TURN_MODES or not told(agent):
         return agent
     closed = mode is Mode.CLOSED_BOOK

@@ -121,15 +121,12 @@ class PredictionLog(JsonLog):
         try:
             return Prediction.from_json(json.loads(line))
         except KeyError as error:
-            raise ConfigError(
-                f"{self.path}, line {number}: found no field {error}, which this version writes. Another version "
-                "wrote the file: evaluate again, with another --out."
-            ) from error
+            remedy = "Another version wrote the file: evaluate again, with another --out"
+            told = f"found no field {error}, which this version writes. {remedy}"
+            raise ConfigError(f"{self.path}, line {number}: {told}.") from error
         except (json.JSONDecodeError, TypeError, ValueError) as error:
-            raise ConfigError(
-                f"{self.path}, line {number}: damaged ({error!r}). Delete that line to have its question asked "
-                "again, or give another --out."
-            ) from error
+            remedy = "Delete that line to have its question asked again, or give another --out"
+            raise ConfigError(f"{self.path}, line {number}: damaged ({error!r}). {remedy}.") from error
 
 
 def added(*parts: Mapping[str, float]) -> Used:

@@ -214,10 +214,8 @@ def _options(options: Any) -> dict[str, str]:
     """The options by their letters, in the letters' order."""
     named = dict(zip(LETTERS, options, strict=False)) if isinstance(options, list) else options or {}
     if not isinstance(named, dict) or len(named) < len(options or ()) or sorted(named) != list(LETTERS[: len(named)]):
-        raise ValueError(
-            f"options: found {json.dumps(options)[:80]}, wanted an object whose keys are the letters A, B and so on "
-            f"without a gap, {LETTERS[-1]} at most, or a list"
-        )
+        wanted = f"an object whose keys are the letters A, B and so on without a gap, {LETTERS[-1]} at most, or a list"
+        raise ValueError(f"options: found {json.dumps(options)[:80]}, wanted {wanted}")
     return {letter: str(named[letter]) for letter in sorted(named)}
 
 

@@ -109,10 +109,8 @@ class FileBenchmark:
         if not path.is_dir():
             return [path]
         if not self.folders:
-            raise InputError(
-                f"{path}: is a folder, wanted one file of this benchmark, so that no training questions are asked "
-                "among the others."
-            )
+            why = "so that no training questions are asked among the others"
+            raise InputError(f"{path}: is a folder, wanted one file of this benchmark, {why}.")
         files = sorted(path.glob(f"*{self.suffix}"))
         if not files:
             raise InputError(f"{path}: a folder without a *{self.suffix} file. Check the path.")

@@ -73,11 +73,9 @@ class MedMCQABenchmark(FileBenchmark):
         if missing:
             raise row.wrong(f"no {missing[0]!r}", "the options opa to opd")
         if not isinstance(right, int) or isinstance(right, bool) or not 0 <= right - first < 4:
-            raise InputError(
-                f"{row.where}: found cop {right!r}, wanted a number from {first} to {first + 3}. "
-                "Published files count from 1, the hub's rows from 0. The hub's test rows have no answer. "
-                "Give --cop_from zero or one."
-            )
+            known = "Published files count from 1, the hub's rows from 0. The hub's test rows have no answer"
+            wanted = f"a number from {first} to {first + 3}. {known}. Give --cop_from zero or one"
+            raise row.wrong(f"cop {right!r}", wanted)
         self.cops.add(right)
         found = {LETTERS[number]: row.data[f"op{LETTERS[number].lower()}"] for number in range(4)}
         options, answer = choices(row, found, LETTERS[right - first], self.notes)

@@ -91,10 +91,8 @@ def _json_lines(path: Path, text: str, notes: Notes) -> Iterator[Row]:
             value = json.loads(line, object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:
             last = number == len(lines) and isinstance(error, json.JSONDecodeError)
-            raise InputError(
-                f"{where}: found {line[:60]!r} ({error}), wanted a JSON object."
-                + (" The last line has no end, so the file is cut off. Copy it again." if last else "")
-            ) from error
+            remedy = " The last line has no end, so the file is cut off. Copy it again." * last
+            raise InputError(f"{where}: found {line[:60]!r} ({error}), wanted a JSON object.{remedy}") from error
         if not isinstance(value, dict):
             raise InputError(f"{where}: found a {type(value).__name__}, wanted a JSON object.")
         yield Row(where, clean(value, notes))
@@ -120,10 +118,8 @@ def _json_value(path: Path, text: str, notes: Notes) -> Iterator[Row]:
     try:
         value = json.loads(text, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path}, line {error.lineno}: {error.msg} at column {error.colno}; wanted one whole JSON value. If the "
-            "file is cut off, copy it again."
-        ) from error
+        found = f"{path}, line {error.lineno}: {error.msg} at column {error.colno}"
+        raise InputError(f"{found}; wanted one whole JSON value. If the file is cut off, copy it again.") from error
     except _RepeatedNameError as error:
         line = text.count("\n", 0, max(0, text.find(json.dumps(error.name)))) + 1
         raise InputError(f"{path}, line {line}: {error}.") from error
@@ -174,10 +170,8 @@ def hub_rows(name: str, *, subset: str | None, split: str, notes: Notes) -> Iter
         rows = datasets.load_dataset(name, subset, split=split)
     # RuntimeError: a dataset that is a script, which `datasets` refuses.
     except (OSError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"hub dataset {name!r} (subset {subset}, split {split}): cannot be loaded ({error}). Check the names, "
-            "and the network or the cache."
-        ) from error
+        told = f"hub dataset {name!r} (subset {subset}, split {split}): cannot be loaded ({error})"
+        raise InputError(f"{told}. Check the names, and the network or the cache.") from error
     for number, row in enumerate(rows):
         yield Row(f"{name}, {split}, row {number}", clean(dict(row), notes))
 

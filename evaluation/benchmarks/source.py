@@ -86,23 +86,17 @@ class BenchmarkSource:
     def _check_known(self) -> None:
         """Refuse arguments that the packaged benchmark does not take."""
         if self.benchmark_args:
-            raise InputError(
-                f"benchmark {self.benchmark!r}: found --benchmark_args {dict(self.benchmark_args)}, wanted none. They "
-                "are for a class of your own."
-            )
+            found = f"--benchmark_args {dict(self.benchmark_args)}, wanted none. They are for a class of your own"
+            raise InputError(f"benchmark {self.benchmark!r}: found {found}.")
         if self.benchmark == "starter":
             if self.path or self.hub:
-                raise InputError(
-                    "benchmark 'starter': is packaged and takes neither --path nor --hub, found "
-                    f"{self.path or self.hub!r}. Name the file's benchmark: --benchmark jsonl, medqa, ..."
-                )
+                found = f"{self.path or self.hub!r}. Name the file's benchmark: --benchmark jsonl, medqa, ..."
+                raise InputError(f"benchmark 'starter': is packaged and takes neither --path nor --hub, found {found}")
             if self.split and self.split not in SPLITS:
                 raise InputError(f"benchmark 'starter': found split {self.split!r}, wanted one of {', '.join(SPLITS)}.")
         elif self.path is None and self.hub is None:
-            raise InputError(
-                f"benchmark {self.benchmark!r}: needs its questions. Give its file with --path, or its name on the "
-                "hub with --hub."
-            )
+            remedy = "Give its file with --path, or its name on the hub with --hub"
+            raise InputError(f"benchmark {self.benchmark!r}: needs its questions. {remedy}.")
 
     def questions(self, opened: Benchmark | None = None) -> tuple[list[Question], list[Passage], dict[str, int]]:
         """Questions, the passages that the benchmark carries, and the corrections in its files, counted."""
@@ -129,10 +123,8 @@ def benchmark_class(path: str) -> type[Any]:
             f"benchmark {path!r}: cannot be imported ({error!r}), wanted a known name or a class path. {remedy}"
         ) from error
     if not (isinstance(found, type) and any(callable(vars(base).get("questions")) for base in found.__mro__)):
-        raise InputError(
-            f"benchmark {path!r}: found {found!r}, wanted a class with the method "
-            f"questions() -> list[Question]. {remedy}"
-        )
+        wanted = "a class with the method questions() -> list[Question]"
+        raise InputError(f"benchmark {path!r}: found {found!r}, wanted {wanted}. {remedy}")
     return found
 
 
@@ -146,10 +138,8 @@ def source_named(benchmark: str | Path | BenchmarkSource) -> BenchmarkSource:
     if isinstance(benchmark, BenchmarkSource):
         return benchmark
     if not isinstance(benchmark, str | Path):
-        raise InputError(
-            f"benchmark: found a {type(benchmark).__name__}, wanted a name, a file of questions or a BenchmarkSource. "
-            "Write your questions to a .jsonl file."
-        )
+        wanted = "a name, a file of questions or a BenchmarkSource. Write your questions to a .jsonl file"
+        raise InputError(f"benchmark: found a {type(benchmark).__name__}, wanted {wanted}.")
     name, _, path = str(benchmark).partition(":")
     if path and name in KNOWN:
         return BenchmarkSource(name, path=path)

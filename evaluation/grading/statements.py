@@ -12,36 +12,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from medagent.evidence.words import word_list
+from medagent.files import packaged
 
 _OPENING = r"[\s*_:\"'“«(\[$`<]*"
 _KIND = r"(?:(?:the\s+)?(?:option|choice|answer|letter)\s+)?"
-_LEADS = (
-    # "The answer is", "Final answer:", "### Answer", "My pick would be"
-    r"\b(?:answer|ans|choice|option|pick|conclusion|verdict|diagnosis|letter|selection)\b[\s*_]*(?:choice[\s*_]*)?"
-    r"(?:\b(?:is|was|would be|should be|must be|has to be)\b|[:=.→–—-]|\n)"
-    r"[\s*_:]*(?:(?:most likely|likely|therefore|clearly|probably|definitely|indeed)\s+)?" + _KIND,
-    r"\\boxed\{\s*(?:\\text\{|\\mathrm\{|\\textbf\{)?",
-    # "which leaves", "I choose", "so it must be", "not C, but"
-    r"\b(?:leaves?|leaving|left|choose|chose|pick|select|go(?:ing)?\s+(?=with|for)"
-    r"|opt(?:ing)?\s+(?=for)|settle\s+(?=on)|must be|has to be|remains)\s*"
-    r"(?:us\s+)?(?:with\s+|for\s+|on\s+)?(?:only\s+)?" + _KIND,
-    r"(?:\bby (?:elimination|exclusion)\b[\s:,]*|\bonly\s+(?=\(?[A-J]\)?\s+(?:remains|is left|fits))|(?:→|=>)\s*)"
-    + _KIND,
-    r"\b(?:not\s+\(?[A-J]\)?,?\s+but\s+(?:rather\s+)?|sino|sondern|mas sim)\s*" + _KIND,
-    r"\b(?:it(?:['’]s|\s+is)\s+(?:probably\s+)?|(?:more|most)\s+likely\s+(?:is\s+)?)" + _KIND,
-    r"\b(?:most|best)\s+(?:appropriate|suitable|accurate|fitting|plausible|probable|consistent)\b(?:\s+\w+){0,3}?\s+"
-    r"(?:is|would be)\s+" + _KIND,
-    # Spanish, Portuguese, French, German
-    r"\b(?:respuestas?|opci[oó]n|alternativa|resposta|op[cç][aã]o|letra|gabarito|r[ée]ponse|antwort|l[oö]sung"
-    r"|korrekt ist|richtig ist)\b"
-    r"(?:\s+(?:correct[ae]|corret[ao]|final[e]?|exacte|richtige))?\s*(?:\b(?:es|é|est|ist|lautet|sería|seria)\b|[:=：])?"
-    r"\s*(?:(?:la|el|a|o|le|die|der)\s+)?(?:(?:opci[oó]n|op[cç][aã]o|letra|alternativa|r[ée]ponse|option|antwort)\s+)?",
-    # Korean, Chinese, Japanese
-    r"(?:정답|답안|답변|답)\s*(?:은|는)?\s*[:：]?",
-    r"(?:答案|选项|選項)\s*(?:应该|應該|应|應)?\s*(?:是|为|為|选|選|[:：])?(?:选项|選項)?",
-    r"(?:应|應|故|因此|所以)?(?:选择|選擇|选|選)(?:项|項)?[:：]?",
-    r"(?:正解|解答|答え|回答)\s*(?:は|[:：])",
-)
+_LEADS = [lead.replace("{kind}", _KIND) for lead in packaged("medagent.evaluation.grading", "leads.yaml")]
 _LEAD = re.compile("(?:" + "|".join(_LEADS) + ")" + _OPENING, re.IGNORECASE)
 _IS_RIGHT = re.compile(
     r"(?<![\w(.])\(?([A-J])\)?\s*(?:(?:is|seems|appears|would be)\s+(?:therefore\s+|clearly\s+|thus\s+)?"

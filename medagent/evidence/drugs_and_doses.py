@@ -17,20 +17,11 @@ from medagent.evidence.words import word_list
 _NO_DRUGS = word_list("no_drugs")
 _STEM = re.compile(rf"(?:cef\w{{4,}}|\w{{2,}}(?:{'|'.join(sorted(word_list('drug_stems')))}))")
 _WORD = re.compile(r"[^\W\d_][^\W\d_-]*")
-_UNIT_WORDS = {  # unit -> its spellings, without a plural's "s"
-    "ug": "mcg µg μg ug microgram",
-    "mg": "mg milligram",
-    "g": "g gram",
-    "ml": "ml cc millilitre milliliter",
-    "l": "l litre liter",
-    "unit": "iu u unit",
-    "%": "% percent",
-    "hour": "hour h hr",
-    "minute": "minute min",
-}
-_UNITS = {word: unit for unit, words in _UNIT_WORDS.items() for word in words.split()} | {
-    unit: unit for unit in "ng kg dl mmol meq mmhg day week month year".split()
-}
+_SPELT = (  # a unit and its other spellings, without a plural's "s"
+    "ug mcg µg μg microgram|mg milligram|g gram|ml cc millilitre milliliter|l litre liter|unit iu u|% percent|hour h hr"
+    "|minute min|ng|kg|dl|mmol|meq|mmhg|day|week|month|year"
+)
+_UNITS = {word: unit for unit, *others in map(str.split, _SPELT.split("|")) for word in (unit, *others)}
 _COUNTED = "zero _ two three four five six seven eight nine ten eleven twelve".split()
 _NUMBER_WORDS = {word: str(number) for number, word in enumerate(_COUNTED)}
 _NUMBER_WORD = re.compile(rf"\b(?:{'|'.join(_NUMBER_WORDS)})\b", re.IGNORECASE)

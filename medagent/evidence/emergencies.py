@@ -53,10 +53,8 @@ class Emergencies:
             unless = [re.compile(each.unless) for each in found.kinds]
             return Emergencies(tuple(zip(lines, known, unless, strict=True)), re.compile(found.pleading))
         except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError, re.error) as error:
-            raise ConfigError(
-                f"emergencies {path}: cannot be used ({error}). Give a file like "
-                "medagent/evidence/emergencies.yaml: kinds, each with a line and regular expressions."
-            ) from error
+            wanted = "medagent/evidence/emergencies.yaml: kinds, each with a line and regular expressions"
+            raise ConfigError(f"emergencies {path}: cannot be used ({error}). Give a file like {wanted}.") from error
 
     def line_for(self, *questions: str) -> str | None:
         """The line above an answer to these questions: that of the first which has one, None where none has."""

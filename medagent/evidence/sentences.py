@@ -6,7 +6,6 @@ A clause that denies states nothing. "Which nerve" asks for something that the p
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from medagent.evidence.drugs_and_doses import named_in
 from medagent.evidence.support import content_words, windows_of
@@ -162,34 +161,16 @@ _MORE_THAN_A_NAME = re.compile(r"\b(?:of|in|for|by|to|with|that|which|when|used|
 _IS_CALLED = re.compile(r"\b(?:called|known as|termed|named)\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class _Sort:
-    """A sort of thing: nouns that ask for it, the root by which texts name it, and whether texts leave it unsaid."""
-
-    nouns: str
-    root: str
-    near: bool = True  # the noun must stand at the answer; else anywhere in the passage
-    unsaid: bool = False
-
-
-_SORTS = (
-    _Sort(r"bacteri(?:a|um)", "bacteri", near=False),
-    _Sort(r"virus(?:es)?", "vir(?:us|al)", near=False),
-    _Sort(r"fung(?:us|i)", "fung", near=False),
-    _Sort(r"parasites?", "parasit", near=False),
-    _Sort(r"toxins?", "toxin", near=False),
-    _Sort(r"insects?|animals?|foods?|chemicals?|substances?", "", unsaid=True),  # a text says "tick"
-    *(
-        _Sort(f"{noun}s?", noun)
-        for noun in (
-            "enzyme hormone vitamin metal mineral nerve organ gland protein joint bone muscle vessel cell chromosome "
-            "neurotransmitter"
-        ).split()
-    ),
-    _Sort(r"arter(?:y|ies)", "arter"),
-    _Sort(r"antibod(?:y|ies)", "antibod"),
+# Nouns that ask for a sort of thing, and the root by which a text names it: at the answer, or anywhere in the passage.
+_AT_IT = (
+    "enzyme hormone vitamin metal mineral nerve organ gland protein joint bone muscle vessel cell chromosome "
+    "neurotransmitter"
 )
-_ANY_SORT = re.compile(_ASKED.format("|".join(sort.nouns for sort in _SORTS)), re.IGNORECASE)
+_NEAR = {f"{noun}s?": noun for noun in _AT_IT.split()} | {"arter(?:y|ies)": "arter", "antibod(?:y|ies)": "antibod"}
+_FAR = {"bacteri(?:a|um)": "bacteri", "virus(?:es)?": "vir(?:us|al)", "fung(?:us|i)": "fung"}
+_FAR |= {"parasites?": "parasit", "toxins?": "toxin"}
+_UNSAID = "insects?|animals?|foods?|chemicals?|substances?"  # a text says "tick"
+_ANY_SORT = re.compile(_ASKED.format("|".join([*_FAR, _UNSAID, *_NEAR])), re.IGNORECASE)
 
 
 def without_sort(question: str) -> str:
@@ -206,12 +187,13 @@ def is_of_sort(answer: str, text: str, question: str) -> bool:
     found = _ANY_SORT.match(question)
     if not found:
         return True
-    sort = next(each for each in _SORTS if re.fullmatch(each.nouns, found["noun"], re.IGNORECASE))
-    if sort.unsaid or re.search(sort.root, answer, re.IGNORECASE):
+    roots = (root for nouns, root in (_FAR | _NEAR).items() if re.fullmatch(nouns, found["noun"], re.IGNORECASE))
+    root = next(roots, "")  # which any answer has, where texts leave the sort unsaid
+    if re.search(root, answer, re.IGNORECASE):
         return True
-    if not sort.near:
-        return bool(re.search(sort.root, text, re.IGNORECASE))
-    name, noun = re.escape(answer), rf"\b{sort.root}\w*"
+    if root in _FAR.values():
+        return bool(re.search(root, text, re.IGNORECASE))
+    name, noun = re.escape(answer), rf"\b{root}\w*"
     after = rf"{name}{_BETWEEN}{noun}|{name}[^.?!]*[.;]\s+(?:It|This|These|They)\b{_BETWEEN}{noun}"
     return bool(re.search(rf"{noun}{_BETWEEN}{name}|{after}", text, re.IGNORECASE))
 
