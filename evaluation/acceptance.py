@@ -101,7 +101,7 @@ def read_acceptance(path: Path) -> list[AcceptanceQuestion]:
         wrong = [name for name, given in lists.items() if not _are_texts(given)]
         wrong += [] if _are_texts([data.get("question")]) else ["question"]
         wrong += [key for key in data if key not in known and get_close_matches(key, known, cutoff=0.8)]
-        name = str(data.get("id") or row.where.rpartition(" ")[2])
+        name = str(data.get("id") or row.number)
         if wrong or name in found:
             told = f"the id {name!r} a second time" if name in found else f"{wrong[0]}: {data.get(wrong[0])!r}"
             others = f"{', '.join(sorted(known - {'question'}))}; id is a text, the others are lists of texts"
@@ -117,15 +117,11 @@ def _are_texts(given: Any) -> bool:
 
 
 def ask_all(
-    agent: LoadedAgent,
-    questions: Sequence[AcceptanceQuestion],
-    out: Path,
-    asked_of: str,
-    on_result: Callable[[int], None],
+    agent: LoadedAgent, questions: Sequence[AcceptanceQuestion], out: Path, asked_of: str, on_new: Callable[[int], None]
 ) -> list[AcceptanceResult]:
     """Ask each question that `out` has no result for, as the service would, and append its result there at once.
 
-    `on_result` is told how many there are.
+    `on_new` is told how many there are.
 
     Raises:
         InputError: `out` has results of another agent or index, or all of them already.
@@ -148,7 +144,7 @@ def ask_all(
         result = AcceptanceResult.of(asked, answer, asked_of)
         log.write(asdict(result))
         done[asked.id] = result
-        on_result(len(done))
+        on_new(len(done))
     return [done[asked.id] for asked in questions]
 
 

@@ -216,13 +216,11 @@ def report_mode(predictions: Sequence[Prediction], judge: SupportJudge = Lexical
 
 def _sampling(predictions: Sequence[Prediction]) -> Sampling | None:
     groups: dict[str, list[Rollout]] = defaultdict(list)
-    for prediction in predictions:
-        groups[prediction.rollout.question.id].append(prediction.rollout)
+    for rollout in sorted((prediction.rollout for prediction in predictions), key=lambda rollout: rollout.sample):
+        groups[rollout.question.id].append(rollout)
     samples = min(map(len, groups.values()), default=0)
     if samples < 2:
         return None
-    for group in groups.values():
-        group.sort(key=lambda rollout: rollout.sample)
     grades = [[grade(rollout) for rollout in group] for group in groups.values()]
     right = [sum(result.correct for result in group) for group in grades]
     means = [count / len(group) for count, group in zip(right, grades, strict=True)]

@@ -118,8 +118,8 @@ def _json_value(path: Path, text: str, notes: Notes) -> Iterator[Row]:
     try:
         value = json.loads(text, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
-        found = f"{path}, line {error.lineno}: {error.msg} at column {error.colno}"
-        raise InputError(f"{found}; wanted one whole JSON value. If the file is cut off, copy it again.") from error
+        told = f"{path}, line {error.lineno}: {error.msg} at column {error.colno}"
+        raise InputError(f"{told}; wanted one whole JSON value. If the file is cut off, copy it again.") from error
     except _RepeatedNameError as error:
         line = text.count("\n", 0, max(0, text.find(json.dumps(error.name)))) + 1
         raise InputError(f"{path}, line {line}: {error}.") from error

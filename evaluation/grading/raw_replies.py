@@ -12,6 +12,7 @@ from medagent.evaluation.benchmarks.base import by_letter
 from medagent.evaluation.benchmarks.rows import Row, read_rows, text_field
 from medagent.evaluation.grading.option_named import Outcome, Reading
 from medagent.evaluation.grading.replies import read_reply, read_selection
+from medagent.files import write_whole
 from medagent.types import LETTERS
 
 
@@ -83,8 +84,6 @@ def summarize_replies(replies: list[Reply]) -> dict[str, Any]:
 def write_readings(path: Path, replies: list[Reply]) -> None:
     """Write one JSON line per reply: id, gold, what was read, and the outcome."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as file:
-        for reply in replies:
-            found = reply.reading
-            read = {"strict": found.strict, "lenient": found.lenient, "outcome": found.outcome}
-            file.write(json.dumps({"id": reply.id, "gold": reply.gold, **read}) + "\n")
+    read = [{name: getattr(reply.reading, name) for name in ("strict", "lenient", "outcome")} for reply in replies]
+    rows = ({"id": reply.id, "gold": reply.gold, **own} for reply, own in zip(replies, read, strict=True))
+    write_whole(path, "".join(json.dumps(row) + "\n" for row in rows))

@@ -77,14 +77,15 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
     add("citation recall", [_share(r.summary.grounding.citation_recall) for r in every])
     add("cited passages contain the right answer", [_share(r.summary.grounding.cited_gold) for r in every])
     add("statements judged for citations", [str(r.summary.grounding.statements) for r in every])
-    add("mean of samples [95%, by question]", [_sampled(r) for r in every])
+    mean = "{0.mean_accuracy:.1%} [{0.ci_low:.1%}, {0.ci_high:.1%}], {0.samples} per question"
+    add("mean of samples [95%, by question]", [mean.format(r.sampling) if r.sampling else None for r in every])
     add("majority vote of samples", [_share(r.sampling.majority_vote) if r.sampling else None for r in every])
     add("questions with a tied vote", [_share(r.sampling.tied) if r.sampling else None for r in every])
     most = max((len(r.sampling.pass_at_k) for r in every if r.sampling), default=0)
     for k in range(1, most + 1):
         add(f"pass@{k}", [_share(r.sampling.pass_at_k.get(k)) if r.sampling else None for r in every])
-    rotated = [r.rotations and ", ".join(f"{100 * share:.1f}" for share in r.rotations.accuracy) for r in every]
-    add("accuracy by rotation of the options, %", rotated)
+    rotated = [[f"{100 * share:.1f}" for share in r.rotations.accuracy] if r.rotations else [] for r in every]
+    add("accuracy by rotation of the options, %", [", ".join(each) or None for each in rotated])
     add("questions rotated", [str(r.rotations.n) if r.rotations else None for r in every])
     in_place = [str(r.rotations.in_place) if r.rotations else None for r in every]
     add("questions with options that stay in place", in_place)
@@ -206,10 +207,3 @@ def interval(found: Estimate, plus: str = "") -> str:
 
 def _share(value: float | None) -> str | None:
     return None if value is None else f"{value:.1%}"
-
-
-def _sampled(report: ModeReport) -> str | None:
-    if report.sampling is None:
-        return None
-    s = report.sampling
-    return f"{s.mean_accuracy:.1%} [{s.ci_low:.1%}, {s.ci_high:.1%}], {s.samples} per question"

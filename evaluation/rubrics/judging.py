@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
 
 from medagent.errors import ConfigError, InputError
 from medagent.evaluation.answer_folder import JsonLog, begin
@@ -21,7 +20,6 @@ from medagent.run_folder import RunFolder
 from medagent.types import rollout_seed
 from medagent.untrusted_text import visible, with_look_alikes
 
-V = TypeVar("V")
 Asked = tuple[str, Sequence[Message]]  # a name, and the conversation
 AGAIN_TEMPERATURE = 0.7  # of a verdict that is asked for again: greedy, it would be the same
 CRITERION: str = packaged("medagent.evaluation.rubrics", "prompts.yaml")["criterion"]
@@ -135,16 +133,16 @@ class Asking:
         said = {name: without_reasoning(log.replies[name]) for name, _ in asked}
         return {name: "" if cut_off else text.strip() for name, (text, cut_off) in said.items()}
 
-    def verdicts(self, judge: Responder, asked: Sequence[Asked], read: Callable[[str], V | None]) -> dict[str, V]:
+    def verdicts(self, judge: Responder, asked: Sequence[Asked]) -> dict[str, bool]:
         """The verdicts that can be read, by name. Each other one is asked for again, under the name of its try."""
-        log, found = ReplyLog(self.folder / "verdicts.jsonl"), dict[str, V]()
+        log, found = ReplyLog(self.folder / "verdicts.jsonl"), dict[str, bool]()
         for number in range(self.settings.tries):
             names = {name: f"{name}#{number}" if number else name for name, _ in asked if name not in found}
             what = f"verdicts, try {number + 1}" if number else "verdicts"
             warmer = max(self.settings.temperature, AGAIN_TEMPERATURE) if number else self.settings.temperature
             again = [(names[name], messages) for name, messages in asked if name in names]
             self._ask(log, judge, again, what, self.settings.verdict_tokens, warmer)
-            verdicts = {name: read(log.replies[tried]) for name, tried in names.items()}
+            verdicts = {name: read_met(log.replies[tried]) for name, tried in names.items()}
             found |= {name: verdict for name, verdict in verdicts.items() if verdict is not None}
         return found
 
@@ -184,7 +182,7 @@ def _judge_cases(cases: Sequence[Case], ask: Asking, judge: Responder, responder
         for case in cases
         for number, criterion in enumerate(case.criteria)
     ]
-    read = ask.verdicts(judge, asked, read_met)
+    read = ask.verdicts(judge, asked)
     met: dict[str, Sequence[bool]] = {
         case.id: [read[name] for number in range(len(case.criteria)) if (name := f"{case.id}/{number}") in read]
         for case in cases
@@ -201,7 +199,7 @@ def _judge_cases(cases: Sequence[Case], ask: Asking, judge: Responder, responder
 
 def _judge_labelled(rows: Sequence[Labelled], ask: Asking, judge: Responder) -> RubricReport:
     asked = [(row.id, criterion_prompt(row.messages, row.reply, row.criterion)) for row in rows]
-    met = ask.verdicts(judge, asked, read_met)
+    met = ask.verdicts(judge, asked)
     read = [row for row in rows if row.id in met]
     left_out = len(rows) - len(read)
     agreed = agreement(read, met) if read else None

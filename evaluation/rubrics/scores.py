@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 
 from medagent.evaluation.rubrics.rows import Case, Criterion, Labelled
@@ -18,8 +18,9 @@ def score(criteria: Sequence[Criterion], met: Sequence[bool]) -> float | None:
 
 
 def _mean(scores: Sequence[float]) -> Estimate:
-    *shares, count = astuple(Estimate.mean(scores))
-    return Estimate(*(min(1.0, max(0.0, each)) for each in shares), count)
+    found = Estimate.mean(scores)
+    value, low, high = (min(1.0, max(0.0, each)) for each in (found.value, found.ci_low, found.ci_high))
+    return Estimate(value, low, high, found.n)
 
 
 def rubric_scores(

@@ -127,8 +127,8 @@ async def _at_endpoint(policy: RemotePolicy, texts: Sequence[str]) -> list[float
         yes, no = (sum(chance for word, chance in said if word == wanted) for wanted in ("yes", "no"))
         if not yes + no:
             remedy = "Name a model that gives top_logprobs and does not think first, or judge by rules"
-            found = f"found {reply.likeliest[:5]}, wanted log-probs of yes or no"
-            raise EndpointError(f"endpoint {policy.url}: {found}. {remedy}.")
+            told = f"found {reply.likeliest[:5]}, wanted log-probs of yes or no"
+            raise EndpointError(f"endpoint {policy.url}: {told}. {remedy}.")
         found.append(yes / (yes + no))
     return found
 

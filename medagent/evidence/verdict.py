@@ -30,15 +30,12 @@ _ALL_OR_NONE = re.compile(r"\b(?:all|none|both|neither|any) of (?:the )?(?:above
 
 
 def judge(
-    rollout: Rollout,
-    support: SupportJudge = LexicalRule(),
-    names: Names = Names(()),
-    synonyms: SynonymTable | None = None,
+    rollout: Rollout, support: SupportJudge = LexicalRule(), names: Names = Names(()), table: SynonymTable | None = None
 ) -> EvidenceVerdict:
     """The verdict on a rollout's answer. `names` are the corpus's titles, for misspelt subjects."""
     answered = rollout.stop_reason is StopReason.ANSWERED
     answer = (rollout.answer or "").strip() if answered else ""
-    table = synonyms or SynonymTable.load()
+    table = table or SynonymTable.load()
     if content_words(table.plain(without_citations(answer))) <= content_words(table.plain(rollout.question.text)):
         table = SynonymTable(())  # a synonym is asked for
     found = _Judgement(rollout, answer, support, names, table)
