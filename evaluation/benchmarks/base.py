@@ -64,21 +64,16 @@ class FileBenchmark:
         """
         self.notes = Counter()
         seen: dict[str, tuple[str, Question]] = {}
-        questions = []
         for row in self.rows():
-            question = self.question(row)
-            if question is None:
+            if (question := self.question(row)) is None:
                 continue
-            if question.id in seen:
-                where, first = seen[question.id]
-                if self.repeats and first == question:
-                    self.notes["questions that occur again, taken once"] += 1
-                    continue
+            where, first = seen.setdefault(question.id, (row.where, question))
+            if self.repeats and first is not question and first == question:
+                self.notes["questions that occur again, taken once"] += 1
+            elif first is not question:
                 told = f"the id {question.id!r} occurs twice, first in {where}"
                 raise InputError(f"{row.where}: {told}. Give each question its own.")
-            seen[question.id] = row.where, question
-            questions.append(question)
-        source = self.path or self.hub
+        source, questions = self.path or self.hub, [question for _, question in seen.values()]
         if not questions:
             raise InputError(f"{source}: holds no question of this benchmark.")
         asked = Counter((wording(q.text), *sorted(map(wording, q.options))) for q in questions)
@@ -102,18 +97,16 @@ class FileBenchmark:
         """The files behind `path`."""
         path = Path(self.path or "")
         if self.folders and not path.exists() and _PATTERN.intersection(path.name):
-            matching = sorted(path.parent.glob(path.name))
-            if not matching:
-                raise InputError(f"{path}: no file has a name of this pattern. Check the path.")
-            return matching
-        if not path.is_dir():
+            files, lacks = sorted(path.parent.glob(path.name)), "no file has a name of this pattern"
+        elif not path.is_dir():
             return [path]
-        if not self.folders:
+        elif self.folders:
+            files, lacks = sorted(path.glob(f"*{self.suffix}")), f"a folder without a *{self.suffix} file"
+        else:
             why = "so that no training questions are asked among the others"
             raise InputError(f"{path}: is a folder, wanted one file of this benchmark, {why}.")
-        files = sorted(path.glob(f"*{self.suffix}"))
         if not files:
-            raise InputError(f"{path}: a folder without a *{self.suffix} file. Check the path.")
+            raise InputError(f"{path}: {lacks}. Check the path.")
         return files
 
     def question(self, row: Row) -> Question | None:

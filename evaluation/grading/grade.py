@@ -7,8 +7,7 @@ from medagent.answer_forms import citations, entries, without_citations
 from medagent.evaluation.grading.numbers import is_right, numbers_in
 from medagent.evaluation.grading.open_answers import abstains, first_answer, list_score, mentions, rank_of_right, same
 from medagent.evaluation.grading.option_named import Outcome, Reading, read_answer
-from medagent.evaluation.grading.reasoning_text import without_reasoning
-from medagent.evaluation.grading.replies import read_reply, read_selection
+from medagent.evaluation.grading.replies import read_reply, read_selection, without_reasoning
 from medagent.plain_protocol import PlainProtocol, searches, tagged_answers
 from medagent.types import Question, Rollout, StopReason
 

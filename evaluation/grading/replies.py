@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from medagent.answer_forms import marked_letters
 from medagent.evaluation.grading import option_named
 from medagent.evaluation.grading.option_named import Outcome, Reading, by_option_text, lettered, read_answer
-from medagent.evaluation.grading.reasoning_text import without_reasoning
 from medagent.evaluation.grading.statements import is_list, stated
 from medagent.plain_protocol import tagged_answers
 
@@ -46,6 +45,48 @@ _JOINING = re.compile(r"\b(?:and|both|all of|the|options?|choices?|answers?|lett
 _BOX = re.compile(r"^[\s*_>-]*\[([ xX✓✔]?)\]\W*([A-J])\b", re.MULTILINE)
 _SHORT = 150  # characters of an answer by itself; a longer text is a reply with reasoning in it
 _OPENING = 300  # characters in which a refusal stands
+# Marks around reasoning: <think> (DeepSeek-R1, Qwen), [THINK] (Magistral), <|begin_of_thought|> (Sky-T1),
+# <|START_THINKING|> (Command A), <unused94>thought (MedGemma), Kimi's marks, and prompts' own.
+_NAME = r"(?:think|thinking|thoughts?|reasoning|analysis|reflection|scratchpad|seed:think)"
+_MARK = re.compile(
+    rf"(?im)(?P<open><{_NAME}>|\[THINK(?:ING)?\]|<\|(?:begin_of_|start_)?{_NAME}\|>|<unused94>|◁think▷)"
+    rf"|(?P<close></\s*{_NAME}\s*>|\[/THINK(?:ING)?\]|<\|(?:end_of_|end_|/){_NAME}\|>|<unused95>|◁/think▷"
+    r"|^\#+\s*Final\ Response\s*$|\[BEGIN\ FINAL\ RESPONSE\])",  # HuatuoGPT-o1, Apriel
+)
+# gpt-oss writes channels; all but `final` is reasoning.
+_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)\s*<\|message\|>")
+_CHANNEL_END = re.compile(r"<\|(?:end|return|start|call)\|>")
+
+
+def without_reasoning(reply: str) -> tuple[str, bool]:
+    """The reply without its reasoning, and whether it was truncated inside it.
+
+    A closing mark without an opening one ends reasoning that the chat template opened. Reasoning that is left open ends
+    at the first answer tag.
+
+    >>> without_reasoning("A? It is oral. </think> B")
+    (' B', False)
+    >>> without_reasoning("<think>The answer is A, but")
+    ('', True)
+    """
+    if channels := list(_CHANNEL.finditer(reply)):
+        last = channels[-1]
+        return (_CHANNEL_END.split(reply[last.end() :])[0], False) if last[1] == "final" else ("", True)
+    kept: list[str] = []
+    at, inside = 0, False
+    for mark in _MARK.finditer(reply):
+        opens = mark["open"] is not None
+        if opens and not inside:
+            kept.append(reply[at : mark.start()])
+        elif not opens and not inside:
+            kept.clear()  # all before it was reasoning
+        at, inside = mark.end(), opens
+    rest = reply[at:]
+    if not inside:
+        return "".join(kept) + rest, False
+    if tagged_answers(rest):
+        return "".join(kept) + rest, False
+    return "".join(kept), True
 
 
 def read_reply(reply: str, letters: str, options: Sequence[str] = (), *, last_line_asked: bool = False) -> Reading:

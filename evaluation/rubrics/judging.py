@@ -10,7 +10,7 @@ from pathlib import Path
 
 from medagent.errors import ConfigError, InputError
 from medagent.evaluation.answer_folder import JsonLog, begin
-from medagent.evaluation.grading.reasoning_text import without_reasoning
+from medagent.evaluation.grading.replies import without_reasoning
 from medagent.evaluation.rubrics.responder import Responder, as_text
 from medagent.evaluation.rubrics.rows import Case, Labelled, Message, read_rubric_rows
 from medagent.evaluation.rubrics.scores import Agreement, agreement, rubric_scores

@@ -134,11 +134,8 @@ class _Question:
 @lru_cache(maxsize=4_096)
 def _read(text: str) -> _Question:
     asked = Asked.of(Question("", text))
-    phrases = (
-        ()
-        if describes(text) or asked.is_case
-        else _phrases(without_kinds(without_sort(text)), frozenset(asked.subject), alone=True)
-    )
+    case = describes(text) or asked.is_case
+    phrases = () if case else _phrases(without_kinds(without_sort(text)), frozenset(asked.subject), alone=True)
     return _Question(asked, tuple(tuple(each for each, _ in phrase) for phrase in phrases), _loose(text))
 
 
