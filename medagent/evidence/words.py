@@ -180,9 +180,6 @@ class Names:
                 with_word[form].append(title)
                 spelt.setdefault(folded(word), form)
         self._with_word, self._spelt = dict(with_word), spelt
-        self._by_length: dict[int, list[str]] = defaultdict(list)
-        for word in spelt:
-            self._by_length[len(word)].append(word)
 
     def __len__(self) -> int:
         return len(self._titles)
@@ -207,9 +204,7 @@ class Names:
         if len(word) < SHORTEST or not word.isalpha():  # a code is not misspelt but another
             return []
         allowed = min(3, (len(word) + 3) // 4)  # one letter in four
-        lengths = range(len(word) - allowed, len(word) + allowed + 1)
-        words = [other for length in lengths for other in self._by_length.get(length, ())]
-        found = process.extract(word, words, scorer=OSA.distance, score_cutoff=allowed, limit=None)
+        found = process.extract(word, list(self._spelt), scorer=OSA.distance, score_cutoff=allowed, limit=None)
         return [(other, distance) for other, distance, _ in found if distance < 2 or other[0] == word[0]]
 
 
