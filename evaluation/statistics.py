@@ -55,9 +55,8 @@ class Estimate:
 
 def mcnemar_exact(only_a: int, only_b: int) -> float:
     """Two-sided p of McNemar's exact test (Psychometrika 1947) over the pairs that only A or only B got right."""
-    if only_a + only_b == 0:
-        return 1.0
-    return float(binomtest(min(only_a, only_b), only_a + only_b, 0.5).pvalue)
+    n = only_a + only_b
+    return float(binomtest(min(only_a, only_b), n, 0.5).pvalue) if n else 1.0
 
 
 def bootstrap_mean(values: Sequence[float], *, repeats: int = 10_000, seed: int = 0) -> tuple[float, float]:

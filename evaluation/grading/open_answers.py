@@ -213,6 +213,4 @@ def rank_of_right(answer: str, golds: Sequence[str]) -> int | None:
 def first_answer(question: Question, answer: str) -> str:
     """The open answer that is graded, without citations: its text, or the first of ranked answers."""
     plain = without_citations(answer).strip()
-    if question.form != "ranked":
-        return plain
-    return next(iter(ranked(plain, question.golds)), "")
+    return plain if question.form != "ranked" else next(iter(ranked(plain, question.golds)), "")

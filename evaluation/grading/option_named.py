@@ -240,6 +240,5 @@ def by_option_text(text: str, letters: str, options: Sequence[str]) -> str | Non
     # "iron deficiency anemia" also contains the option "anemia": the longer one counts.
     parts = {one for one in inside.values() for other in inside.values() if one != other and one in other}
     whole = [letter for letter, wording in inside.items() if wording not in parts]
-    if len(whole) != 1 or NEGATED.search(said.replace(inside[whole[0]], " ")):
-        return None
-    return whole[0]
+    alone = len(whole) == 1 and not NEGATED.search(said.replace(inside[whole[0]], " "))
+    return whole[0] if alone else None

@@ -81,12 +81,8 @@ def without_reasoning(reply: str) -> tuple[str, bool]:
         elif not opens and not inside:
             kept.clear()  # all before it was reasoning
         at, inside = mark.end(), opens
-    rest = reply[at:]
-    if not inside:
-        return "".join(kept) + rest, False
-    if tagged_answers(rest):
-        return "".join(kept) + rest, False
-    return "".join(kept), True
+    cut_off = inside and not tagged_answers(reply[at:])
+    return "".join(kept) + ("" if cut_off else reply[at:]), cut_off
 
 
 def read_reply(reply: str, letters: str, options: Sequence[str] = (), *, last_line_asked: bool = False) -> Reading:
