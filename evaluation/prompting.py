@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from medagent.agent import Agent
+from medagent.any_model import PlainLinesProtocol
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks.base import wording
 from medagent.evaluation.benchmarks.source import BenchmarkSource
 from medagent.evaluation.likelihood import LikelihoodAgent, LikelihoodProtocol
 from medagent.evaluation.modes import ONE_TURN_MODES, Mode
 from medagent.evaluation.names import Prompting
-from medagent.lines import PlainLinesProtocol
 from medagent.plain_protocol import PlainProtocol
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import TagProtocol

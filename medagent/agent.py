@@ -6,12 +6,11 @@ read the question -> [ sample a turn -> search -> read the passages ]* -> answer
 import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
 from typing import Any
-
-from transformers import PreTrainedTokenizerBase
 
 from medagent.errors import EndpointError, MedagentError, PolicyError
 from medagent.pieces import Piece, encode, encode_as_one
@@ -100,7 +99,8 @@ class Agent:
         """
 
         async def run_one(job: Job, session: Session, batcher: SearchBatcher) -> Rollout:
-            rollout = await self._roll_out_and_close(job, session, batcher)
+            with closing(session):
+                rollout = await self._roll_out(job, session, batcher)
             if on_done:
                 on_done(rollout)
             return rollout
@@ -181,7 +181,8 @@ class Agent:
         self, job: Job, *, on_turn: Callable[[Turn], None] | None = None, batcher: SearchBatcher | None = None
     ) -> Rollout:
         """Roll out one job, telling `on_turn` of each turn as it ends. Callers that share a `batcher` share batches."""
-        return await self._roll_out_and_close(job, self._session(job), batcher or self.search_batcher(), on_turn)
+        with closing(self._session(job)) as session:
+            return await self._roll_out(job, session, batcher or self.search_batcher(), on_turn)
 
     def _session(self, job: Job) -> Session:
         blocks = self.protocol.turn_ends(self.policy.tokenizer)
@@ -195,14 +196,6 @@ class Agent:
     def search_batcher(self, *, retries: int = 5) -> SearchBatcher:
         """A batcher for this agent's searches; it belongs to one event loop."""
         return SearchBatcher(self.retriever, top_k=self.top_k, retries=retries, stats=self.search_stats)
-
-    async def _roll_out_and_close(
-        self, job: Job, session: Session, batcher: SearchBatcher, on_turn: Callable[[Turn], None] | None = None
-    ) -> Rollout:
-        try:
-            return await self._roll_out(job, session, batcher, on_turn)
-        finally:
-            session.close()
 
     async def _roll_out(
         self, job: Job, session: Session, batcher: SearchBatcher, on_turn: Callable[[Turn], None] | None = None
@@ -238,8 +231,8 @@ class Agent:
             logprobs = ((0.0,) * len(forced)) + sampled.logprobs
             total += len(token_ids)
             # The last turn's calls are never run, so they count as none.
-            seen = [hit.passage for each in turns for hit in each.hits]
-            answer = written_answer(parsed.answer, seen, job.question, self.protocol, tokenizer)
+            seen = harmless_passages(tokenizer, [hit.passage for each in turns for hit in each.hits])
+            answer = parsed.answer and self.protocol.written_answer(parsed.answer, seen, job.question)
             turn = Turn(token_ids, logprobs, text, None, answer, forced_prefix=len(forced))
             quoted = answer != parsed.answer
             turn = replace(turn, usage=sampled.usage, quoted=quoted, context_ids=sampled.context_ids)
@@ -251,7 +244,7 @@ class Agent:
                 ids, shown = self.protocol.encode_results(
                     tokenizer,
                     results,
-                    first_number=self.protocol.num_numbers(harmless_passages(tokenizer, seen)) + 1,
+                    first_number=self.protocol.num_numbers(seen) + 1,
                     max_tokens=limits.max_observation_tokens,
                     turn=sampled,
                 )
@@ -337,14 +330,3 @@ def cut_by(stop: TurnStop, room: int, limits: Limits) -> StopReason | None:
     if stop is TurnStop.LENGTH:
         return StopReason.MAX_TURN_TOKENS if room == limits.max_turn_tokens else StopReason.MAX_TOTAL_TOKENS
     return StopReason.REFUSED if stop is TurnStop.REFUSED else None
-
-
-def written_answer(
-    said: str | None,
-    seen: Sequence[Passage],
-    question: Question,
-    protocol: TurnProtocol,
-    tokenizer: PreTrainedTokenizerBase,
-) -> str | None:
-    """The answer of a turn in which the agent said this, after it was shown these passages."""
-    return said and protocol.written_answer(said, harmless_passages(tokenizer, seen), question)

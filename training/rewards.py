@@ -11,7 +11,7 @@ from medagent.answer_forms import without_citations
 from medagent.errors import ConfigError, MedagentError, require
 from medagent.evaluation.grading.citations import citations_of
 from medagent.evaluation.grading.grade import Verdict, grade
-from medagent.evaluation.grading.open_answers import contains, first_answer, list_score, mentions, same, token_f1
+from medagent.evaluation.grading.open_answers import contains, first_answer, list_score, same, token_f1
 from medagent.evidence.judges import RULES, support_judge
 from medagent.retrieval.passages import names_found
 from medagent.types import Rollout, StopReason, Turn
@@ -111,7 +111,7 @@ class OpenAnswerReward(ABC):
         outside = rollout.stop_reason is not StopReason.ANSWERED
         if outside or result.verdict in (Verdict.NO_ANSWER, Verdict.UNPARSED, Verdict.MULTIPLE):
             return rollout.graded(min(0.0, self.well_formed), success=False)
-        if question.options or (result.correct and not rollout.turns[-1].quoted):
+        if question.options or result.correct:
             score = float(result.correct)
         elif question.form == "list":
             score = self.score_list(answer, question.items)
@@ -164,22 +164,6 @@ class ContainsAnswer(OpenAnswerReward):
 
     def score_list(self, answer: str, items: Sequence[Sequence[str]]) -> float:
         return list_score(answer, items, self.score).f1
-
-
-class RightLines(OpenAnswerReward):
-    """Pays an answer of named sentences (`medagent.lines`) by the share of them that hold a right answer.
-
-    So every needless sentence costs. Of a list it is the F1 of sentences that hold an item and items that are held.
-    """
-
-    def score(self, answer: str, golds: Sequence[str]) -> float:
-        held = [mentions(line, golds) for line in answer.splitlines()]
-        return sum(held) / max(1, len(held))
-
-    def score_list(self, answer: str, items: Sequence[Sequence[str]]) -> float:
-        held = [[mentions(line, item) for item in items] for line in answer.splitlines()]
-        useful, found = sum(map(any, held)), sum(map(any, zip(*held, strict=True)))
-        return (useful + found) / max(1, len(held) + len(items))
 
 
 class TurnRewards:

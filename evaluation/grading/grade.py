@@ -59,8 +59,8 @@ def grade(rollout: Rollout) -> Grade:
     nothing else, and so is a selection of options. A number needs a unit where the right answer has one; the lenient
     reading assumes it, and takes the last of several numbers.
 
-    An answer of sentences that the agent named by numbers (`medagent.lines`) is right if they hold a right answer, or
-    every entry of a list.
+    An answer of sentences that the agent named by numbers is right if they hold a right answer, or every entry of a
+    list.
 
     A question without a gold answer is right where its environment calls the rollout a success.
 

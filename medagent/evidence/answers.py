@@ -10,13 +10,12 @@ from typing import Any
 
 from medagent.agent import Agent, Job
 from medagent.answer_forms import citations, marked_letters, without_citations
-from medagent.any_model import for_any_model
+from medagent.any_model import QuotingAgent, for_any_model
 from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.extracts import NEAREST, QUOTED, Quote
 from medagent.evidence.kinds import NOTHING_ON_IT, NOTHING_SURE, EvidenceKind, EvidenceVerdict
 from medagent.evidence.omissions import omitted
 from medagent.protocol import NOT_ADVICE, TurnProtocol
-from medagent.quoting_agent import QuotingAgent
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.chunking import sentence_spans
 from medagent.retrieval.controls import replaced_words

@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.rollout_files import rollout_from, write_records
 from medagent.evaluation.run import digest
 from medagent.files import write_whole
-from medagent.lines import NumberedLines
 from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.passages import Hit
@@ -203,10 +202,6 @@ class ScriptedDemonstrations(Demonstrations):
         wording = case.evidence.wording or case.golds[0]
         said = [f"{wording} ({question.answer}) [{number}]", f"({question.answer}) [{number}]"]
         answers = said if question.options else [f"{wording} [{number}]"]
-        if isinstance(protocol := self._settings.protocol, NumberedLines):
-            read = [hit.passage for _, _, result in case.searches for hit, _ in result]
-            number = protocol.line_with(wording, number, read)
-            answers = [f"[{number}]"]
         for answer in answers:
             made = self._dialogue(case, answer, f"[{number}] says {wording}.")
             if grade(made).correct:
@@ -228,9 +223,6 @@ class ScriptedDemonstrations(Demonstrations):
             for query, why, result in case.searches
         ]
         last = turn(thought, protocol.written_turn(tokenizer, answer=answer))
-        read = [hit.passage for each in turns for hit in each.hits]
-        written = protocol.written_answer(last.answer or "", read, case.question)
-        last = replace(last, answer=written, quoted=written != last.answer)
         return Rollout(case.question, (), (*turns, last), StopReason.ANSWERED)
 
     def _fitting(self, rollouts: Sequence[Rollout]) -> tuple[list[Rollout], Counter[LeftOutReason]]:
