@@ -16,7 +16,7 @@ from medagent.evaluation.statistics import Accuracy, mcnemar_exact
 from medagent.evidence.answers import Answer, asking_back
 from medagent.evidence.kinds import EvidenceKind
 from medagent.retrieval.passages import Passage
-from medagent.serving.conversation import asks_back, standing_alone
+from medagent.serving.rewriting import asks_back, standing_alone
 
 SURE = 0.05  # p of McNemar's test below which a change for the worse is no chance
 

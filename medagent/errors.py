@@ -7,7 +7,14 @@ import math
 
 
 class MedagentError(Exception):
-    """Base of the project's errors. The command line prints these without a traceback."""
+    """Base of the project's errors. The command line prints these without a traceback.
+
+    What a kind of error tells beside its message becomes attributes.
+    """
+
+    def __init__(self, message: str, **told: object) -> None:
+        super().__init__(message)
+        vars(self).update(told)
 
 
 class ConfigError(MedagentError):
@@ -33,10 +40,6 @@ class EndpointError(PolicyError):
 
     since, host, status = math.inf, "", 0
     retry_after_s: int | None = None
-
-    def __init__(self, message: str, **told: object) -> None:
-        super().__init__(message)
-        vars(self).update(told)
 
 
 class InputError(MedagentError):

@@ -27,7 +27,7 @@ from medagent.pieces import Block
 from medagent.policy import Policy, SampledTurn, TurnStop
 from medagent.retrieval.batching import SearchStats
 from medagent.serving import openai_form as openai
-from medagent.serving.admission import TooLongError
+from medagent.serving.errors import TooLongError
 from medagent.serving.responses import handle_errors, stream, unless_gone
 from medagent.tool_calls import Message
 from medagent.tool_protocol import ToolProtocol

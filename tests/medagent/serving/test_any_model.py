@@ -254,7 +254,7 @@ LATE = {"limits": AdmissionLimits(timeout_s=0.2)}
 def test_what_the_models_server_refuses_is_told_with_its_name(
     status: int, wanted: int, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("medagent.serving.model_server.PATIENCE_S", 0.02)
+    monkeypatch.setattr("medagent.serving.admission.PATIENCE_S", 0.02)
     body = {"question": ASKED}
     messages = {"model": "medagent", "messages": [{"role": "user", "content": ASKED}]}
     with chat_server("x") as server:
