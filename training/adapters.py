@@ -16,8 +16,7 @@ from transformers import PreTrainedModel
 from medagent.errors import ConfigError
 from medagent.models.causal_lm import hidden_size, project
 from medagent.models.fused_lora import fuse_lora
-from medagent.models.merging import MergeLoss
-from medagent.models.plain_lora import check_layers
+from medagent.models.plain_lora import MergeLoss, check_layers
 from medagent.training.execution import Execution, checkpoint_layers, keep_evaluating
 from medagent.training.forward import (
     SelectedHiddenStates,

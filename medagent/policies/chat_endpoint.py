@@ -85,7 +85,10 @@ class RemotePolicy(Policy):
         """One call of the endpoint: the first choice."""
         endpoint = self.endpoint
         while True:
-            asked = self._accepted(body)
+            asked = {**body, **self.parameters}
+            if _LENGTH[0] in self.refused and _LENGTH[0] in asked:
+                asked[_LENGTH[1]] = asked.pop(_LENGTH[0])
+            asked = {name: value for name, value in asked.items() if name not in self.refused}
             answer = await endpoint.post("chat/completions", asked)
             status = status_of(answer)
             if status == 200:
@@ -98,13 +101,6 @@ class RemotePolicy(Policy):
             if _TOO_LONG.search(answer.text):
                 return ChatReply("", "", TurnStop.LENGTH)
         raise endpoint.refusal(answer, self.model)
-
-    def _accepted(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The request in the words that the model takes."""
-        asked = {**body, **self.parameters}
-        if _LENGTH[0] in self.refused and _LENGTH[0] in asked:
-            asked[_LENGTH[1]] = asked.pop(_LENGTH[0])
-        return {name: value for name, value in asked.items() if name not in self.refused}
 
     def _learns_to_leave_out(self, said: str, asked: Mapping[str, Any]) -> bool:
         """Whether an error is about a parameter that was asked with and can be left out.
@@ -228,9 +224,6 @@ class RemoteSession(Session):
             self._messages.append({"role": "assistant", "content": reply.text, "tool_calls": [call]})
         ids = tuple(self._policy.tokenizer(text, add_special_tokens=False)["input_ids"])
         return SampledTurn(ids, (0.0,) * len(ids), text, stop, usage=reply.usage)
-
-    def close(self) -> None:
-        """See `Session.close`."""
 
 
 def _closed(text: str, blocks: tuple[Block, ...]) -> str:

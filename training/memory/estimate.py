@@ -16,7 +16,7 @@ from transformers.pytorch_utils import Conv1D
 from medagent.errors import ConfigError
 from medagent.models.base_models import model_path
 from medagent.models.causal_lm import has_experts
-from medagent.models.merging import form_for
+from medagent.models.plain_lora import form_for
 from medagent.training.execution import Execution, TokenLimit
 from medagent.training.forward import CriticInputs
 from medagent.training.lora import LoraSettings

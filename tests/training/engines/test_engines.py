@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from medagent.errors import ConfigError, PolicyError
-from medagent.policies.vllm.api import VllmApi
+from medagent.policies.vllm.server import VllmApi
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.engines import InProcessEngine, ModuleWeights, ServersEngine, VllmEngine
