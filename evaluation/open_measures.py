@@ -42,7 +42,7 @@ MEASURES: dict[str, str] = {  # in the order of a report
 def open_measures(rollouts: Sequence[Rollout]) -> dict[str, Estimate]:
     """The measures of `MEASURES` that these rollouts' questions have; an answer that is missing counts as wrong."""
     asked = [(r.question, (r.answer or "") if r.stop_reason is StopReason.ANSWERED else "") for r in rollouts]
-    texts = [(each, answer) for each, answer in asked if not each.options and each.form in ("text", "ranked")]
+    texts = [(q, answer) for q, answer in asked if q.answer and not q.options and q.form in ("text", "ranked")]
     factoids = [(question, answer) for question, answer in texts if question.form == "ranked"]
     lists = [list_score(answer, question.items) for question, answer in asked if question.form == "list"]
     found: dict[str, Estimate] = {}
