@@ -153,6 +153,9 @@ def evaluate(
     source, plan = source_named(benchmark), Plan(modes_named(modes), samples, rotations, temperature, seed)
     judge = support_judge(support)
     asked = source.open()
+    if isinstance(asked, Environment) and (plan.modes != (Mode.SEARCH,) or plan.rotations):
+        wanted = "which is asked in mode search alone, without rotations. Leave out --modes and --rotations"
+        raise InputError(f"benchmark {type(asked).__name__}: is an environment, {wanted}.")
     questions, passages, notes = source.questions(asked)
     if rotations and (in_place := sum(orders(question) < len(question.options) for question in questions)):
         notes["questions with options that speak of others, which stay in place when rotated"] = in_place
@@ -171,7 +174,9 @@ def evaluate(
             raise InputError(f"requests_per_minute {requests_per_minute:g}: wanted {wanted}.")
         ready = replace(ready, policy=replace(ready.policy, requests_per_minute=requests_per_minute))
     if isinstance(asked, Environment):
-        ready = _in_environment(asked, ready, plan)
+        rules = AgentSettings(ready.protocol, ready.limits)
+        asked.check(rules)
+        ready = asked.agent(ready.policy, rules)
     searching = [mode.value for mode in plan.modes if mode in SEARCH_MODES and not isinstance(asked, Environment)]
     if isinstance(corpus_of(ready.retriever), NoRetriever) and searching and not ready.tools:
         packaged = "The packaged one is made by: medagent index build starter --out indexes/starter"
@@ -229,16 +234,6 @@ def evaluate(
     if out is not None:
         found.write(folder)
     return found
-
-
-def _in_environment(environment: Environment, agent: Agent, plan: Plan) -> Agent:
-    """The environment's agent with this agent's policy, which answers its questions as they are."""
-    if plan.modes != (Mode.SEARCH,) or plan.rotations:
-        wanted = "which is asked in mode search alone, without rotations. Leave out --modes and --rotations"
-        raise InputError(f"benchmark {type(environment).__name__}: is an environment, {wanted}.")
-    rules = AgentSettings(agent.protocol, agent.limits)
-    environment.check(rules)
-    return environment.agent(agent.policy, rules)
 
 
 def with_limits(agent: Agent, limits: Mapping[str, int]) -> Agent:
