@@ -8,20 +8,23 @@ list      precision, recall and F1 of the entries of a question, averaged over q
 yes/no    accuracy, and macro F1: the mean of the F1 of "yes" and the F1 of "no"
 
 The challenge compares names letter by letter; here `medagent.evaluation.grading.open_answers.same` compares them.
+SQuAD's exact match and F1 are for comparison with published numbers: their tokens lose signs ("Rh+" is "Rh-").
 """
 
+import re
+import string
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from medagent.answer_forms import without_citations
-from medagent.evaluation.grading.exact_match import exact_match, f1
 from medagent.evaluation.grading.grade import grade
-from medagent.evaluation.grading.open_answers import contains, first_answer, list_score, rank_of_right
+from medagent.evaluation.grading.open_answers import contains, first_answer, list_score, overlap_f1, rank_of_right
 from medagent.evaluation.statistics import Estimate
 from medagent.types import LETTERS, Rollout, StopReason
 
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
 MOST_EXTRA = 5  # words that an answer may have beside the right one it contains
 YES_NO = ("yes", "no")
 MEASURES: dict[str, str] = {  # in the order of a report
@@ -93,3 +96,18 @@ def _macro(counts: NDArray[np.float64]) -> NDArray[np.float64]:
     total = right + counts[:, [0, 1]] + counts[:, [3, 4]]  # right, and chosen
     shares: NDArray[np.float64] = np.divide(2 * both, total, out=np.zeros_like(both), where=total > 0)
     return (shares[:, 0] + shares[:, 1]) / 2
+
+
+def squad_tokens(text: str) -> list[str]:
+    """Lower case, without punctuation and articles, split at spaces (SQuAD's evaluation, arXiv 1606.05250)."""
+    return re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(_PUNCTUATION)).split()
+
+
+def exact_match(answer: str, golds: Sequence[str]) -> bool:
+    """Whether the answer equals one of the right ones."""
+    return any(squad_tokens(answer) == squad_tokens(gold) for gold in golds)
+
+
+def f1(answer: str, golds: Sequence[str]) -> float:
+    """The best token F1 with one of the right answers."""
+    return max(overlap_f1(squad_tokens(answer), squad_tokens(gold)) for gold in golds)

@@ -13,16 +13,16 @@ white space. It departs from it where SQuAD would call two medical answers the s
   A raised figure after a figure is a power: "10^3".
 
 Hyphens inside a word are punctuation, as in SQuAD: "PD-1" is "PD1". A hyphen between letters is a space if the
-other answer has a space there: "next-generation" is "next generation". SQuAD's own tokens are in `exact_match`.
+other answer has a space there: "next-generation" is "next generation". SQuAD's own tokens are in `open_measures`.
 """
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from medagent.answer_forms import MAX_RANKED, entries, without_citations
-from medagent.evaluation.grading.exact_match import overlap_f1
 from medagent.evaluation.grading.option_named import ABSTENTION
 from medagent.evidence.words import word_list
 from medagent.types import Question
@@ -214,3 +214,10 @@ def first_answer(question: Question, answer: str) -> str:
     """The open answer that is graded, without citations: its text, or the first of ranked answers."""
     plain = without_citations(answer).strip()
     return plain if question.form != "ranked" else next(iter(ranked(plain, question.golds)), "")
+
+
+def overlap_f1(said: list[str], gold: list[str]) -> float:
+    """The F1 of words as multisets; no words are equal to no words."""
+    if not said or not gold:
+        return float(said == gold)
+    return 2 * sum((Counter(said) & Counter(gold)).values()) / (len(said) + len(gold))
