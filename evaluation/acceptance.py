@@ -16,7 +16,7 @@ from medagent.evaluation.statistics import Accuracy, mcnemar_exact
 from medagent.evidence.answers import Answer, asking_back
 from medagent.evidence.kinds import EvidenceKind
 from medagent.retrieval.passages import Passage
-from medagent.serving.conversation import asks_back, standing_alone
+from medagent.serving.rewriting import asks_back, standing_alone
 
 SURE = 0.05  # p of McNemar's test below which a change for the worse is no chance
 
@@ -78,17 +78,9 @@ class AcceptanceResult:
         cited = [(each.passage, each.quote) for each in answer.citations]
         shown = [*cited, *((quote.passage, quote.text) for quote in answer.quoted)]
         marks = [asked.answered_by(passage, sentence) for passage, sentence in shown]
-        return AcceptanceResult(
-            asked.id,
-            asked.question,
-            bool(asked.sources),
-            answer.verdict.kind.value,
-            answer.text,
-            tuple((passage.id, sentence) for passage, sentence in shown),
-            first=bool(marks) and marks[0],
-            found=any(marks),
-            asked_of=asked_of,
-        )
+        told = answer.verdict.kind.value, answer.text, tuple((passage.id, sentence) for passage, sentence in shown)
+        first, found = any(marks[:1]), any(marks)
+        return AcceptanceResult(asked.id, asked.question, bool(asked.sources), *told, first, found, asked_of)
 
 
 def _plain(text: str) -> str:
@@ -109,13 +101,11 @@ def read_acceptance(path: Path) -> list[AcceptanceQuestion]:
         wrong = [name for name, given in lists.items() if not _are_texts(given)]
         wrong += [] if _are_texts([data.get("question")]) else ["question"]
         wrong += [key for key in data if key not in known and get_close_matches(key, known, cutoff=0.8)]
-        name = str(data.get("id") or row.where.rpartition(" ")[2])
+        name = str(data.get("id") or row.number)
         if wrong or name in found:
             told = f"the id {name!r} a second time" if name in found else f"{wrong[0]}: {data.get(wrong[0])!r}"
-            raise InputError(
-                f"{row.where}: found {told}. Each line wants a question (text), and may have "
-                f"{', '.join(sorted(known - {'question'}))}; id is a text, the others are lists of texts."
-            )
+            others = f"{', '.join(sorted(known - {'question'}))}; id is a text, the others are lists of texts"
+            raise InputError(f"{row.where}: found {told}. Each line wants a question (text), and may have {others}.")
         found[name] = AcceptanceQuestion(name, data["question"], **{key: tuple(given) for key, given in lists.items()})
     if not found:
         raise InputError(f"{path}: found no question, wanted one per line, as JSON.")
@@ -127,15 +117,11 @@ def _are_texts(given: Any) -> bool:
 
 
 def ask_all(
-    agent: LoadedAgent,
-    questions: Sequence[AcceptanceQuestion],
-    out: Path,
-    asked_of: str,
-    on_result: Callable[[int], None],
+    agent: LoadedAgent, questions: Sequence[AcceptanceQuestion], out: Path, asked_of: str, on_new: Callable[[int], None]
 ) -> list[AcceptanceResult]:
     """Ask each question that `out` has no result for, as the service would, and append its result there at once.
 
-    `on_result` is told how many there are.
+    `on_new` is told how many there are.
 
     Raises:
         InputError: `out` has results of another agent or index, or all of them already.
@@ -158,7 +144,7 @@ def ask_all(
         result = AcceptanceResult.of(asked, answer, asked_of)
         log.write(asdict(result))
         done[asked.id] = result
-        on_result(len(done))
+        on_new(len(done))
     return [done[asked.id] for asked in questions]
 
 
@@ -208,9 +194,8 @@ class Acceptance:
         if answerable and found.accuracy < min_found:
             stops.append(f"an expected source is shown for {found.accuracy:.1%}, wanted {min_found:.1%}")
         if wrong.accuracy > max_wrong_stated:
-            stops.append(
-                f"{wrong.accuracy:.1%} are stated on no expected source, wanted at most {max_wrong_stated:.1%}"
-            )
+            most = f"wanted at most {max_wrong_stated:.1%}"
+            stops.append(f"{wrong.accuracy:.1%} are stated on no expected source, {most}")
         if worse > better and mcnemar_exact(worse, better) < SURE:
             stops.append(f"{worse} questions are newly wrong and {better} newly right")
         changed.sort(key=lambda pair: (not (pair[0].right and not pair[1].right), pair[1].id))

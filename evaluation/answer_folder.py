@@ -50,25 +50,19 @@ def begin(
         ConfigError: the folder holds another run.
     """
     path, wanted = folder / "config.json", json.loads(json.dumps(identity))
-    if not path.exists():
-        if log is not None and log.exists():
-            raise ConfigError(f"{folder}: holds {log.name} and no config.json. Give another --out.")
-        write_whole(path, json.dumps(wanted, indent=2) + "\n")
-        return
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}: damaged ({error}). Give another --out.") from error
-    differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
-    if not differing:
-        return
-    if log is not None and (overwrite or not log.exists() or not log.stat().st_size):
+    if path.exists():
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"{path}: damaged ({error}). Give another --out.") from error
+        differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+        if not differing:
+            return
+        if log is None or not (overwrite or not log.exists() or not log.stat().st_size):
+            old, new = (f"{differing[0]} = {each.get(differing[0])!r}" for each in (found, wanted))
+            remedy = "." if log is None else ", or --overwrite true to begin anew there."
+            raise ConfigError(f"{folder}: holds {kind} with {old}, now {new}. Give another --out{remedy}")
         log.unlink(missing_ok=True)  # first, so that old answers never stand under new settings
-        write_whole(path, json.dumps(wanted, indent=2) + "\n")
-        return
-    name = differing[0]
-    remedy = "." if log is None else ", or --overwrite true to begin anew there."
-    raise ConfigError(
-        f"{folder}: holds {kind} with {name} = {found.get(name)!r}, now {name} = {wanted.get(name)!r}. Give another "
-        f"--out{remedy}"
-    )
+    elif log is not None and log.exists():
+        raise ConfigError(f"{folder}: holds {log.name} and no config.json. Give another --out.")
+    write_whole(path, json.dumps(wanted, indent=2) + "\n")

@@ -50,10 +50,8 @@ def compare_over_seeds(
         InputError: not one run of A and of B per seed, one run twice, or runs that cannot be compared.
     """
     if len(a) != len(b) or not a:
-        raise InputError(
-            f"found {len(a)} folders of A and {len(b)} of B, wanted one of each per seed, in one order: "
-            "'[seed-0/a, seed-1/a]' '[seed-0/b, seed-1/b]'."
-        )
+        wanted = "one of each per seed, in one order: '[seed-0/a, seed-1/a]' '[seed-0/b, seed-1/b]'"
+        raise InputError(f"found {len(a)} folders of A and {len(b)} of B, wanted {wanted}.")
     for runs in (a, b):
         if twice := [str(each) for each in runs if runs.count(each) > 1]:
             raise InputError(f"found {twice[0]} for several seeds, wanted a folder of its own for each.")
@@ -71,9 +69,7 @@ def run_predictions(run: Run) -> tuple[str, Sequence[Prediction]]:
         raise InputError(f"found a {type(run).__name__}, wanted an Evaluation as `evaluate` returns it, or its folder.")
     found = PredictionLog(Path(run) / "predictions.jsonl").read()
     if not found:
-        raise InputError(
-            f"{run}: holds no predictions.jsonl. Give the folders of evaluations (medagent evaluate --out)."
-        )
+        raise InputError(f"{run}: holds no predictions.jsonl. Give folders of evaluations (medagent evaluate --out).")
     return str(run), found
 
 
@@ -110,11 +106,10 @@ def _marks(
     questions = {name: [each[name].rollout.question for each in asked] for name in names}
     differing = [name for name, found in questions.items() if len({(q.text, q.options, q.answer) for q in found}) > 1]
     if not names or differing:
-        other_text = f"question {differing[0]} has another text or answer in each" if differing else ""
-        what = other_text or "they have no question in common"
-        raise InputError(
-            f"{' and '.join(run for run, _ in runs)}: cannot be compared, {what}. Evaluate all on one file."
-        )
+        what = "they have no question in common"
+        what = f"question {differing[0]} has another text or answer in each" if differing else what
+        told = " and ".join(run for run, _ in runs)
+        raise InputError(f"{told}: cannot be compared, {what}. Evaluate all on one file.")
     if left_out := len(set().union(*asked)) - len(names):
         print(f"note: {left_out} questions that not all of them asked are left out.", file=sys.stderr)
     return [{name: grade(each[name].rollout).correct for name in names} for each in asked], (chosen, other)

@@ -50,21 +50,19 @@ def contamination(
         raise InputError(f"threshold {threshold}: wanted a share above 0, at most 1.")
     grams_of = [ngrams(question.text) for question in tests]
     owners: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for number, grams in enumerate(grams_of):
-        for gram in grams:
-            owners[gram].append(number)
-    sizes = sorted({len(gram) for gram in owners}, reverse=True)
+    for number, gram in ((number, gram) for number, grams in enumerate(grams_of) for gram in grams):
+        owners[gram].append(number)
+    sizes = {len(gram) for gram in owners}
     best: dict[int, Duplicate] = {}
     texts_met = 0
     for name, text in texts:
         texts_met += 1
         words = _WORD.findall(text.lower())
         found: Counter[int] = Counter()
-        for size in sizes:
-            for gram in {tuple(words[start : start + size]) for start in range(len(words) - size + 1)}:
-                # A short question is one gram. Inside a long text it would match by chance.
-                if size == NGRAM or len(words) == size:
-                    found.update(owners.get(gram, ()))
+        # A short question is one gram. Inside a long text it would match by chance.
+        for size in sizes & {NGRAM, len(words)}:
+            for gram in _grams(words, size):
+                found.update(owners.get(gram, ()))
         for number, common in found.items():
             overlap = common / len(grams_of[number])
             enough = common >= min(FEWEST, len(grams_of[number]))
@@ -77,9 +75,10 @@ def contamination(
 def ngrams(text: str) -> set[tuple[str, ...]]:
     """The word n-grams of a text in lower case. A shorter text is one gram, and one without words has none."""
     words = _WORD.findall(text.lower())
-    if not words:
-        return set()
-    size = min(NGRAM, len(words))
+    return _grams(words, min(NGRAM, len(words))) if words else set()
+
+
+def _grams(words: Sequence[str], size: int) -> set[tuple[str, ...]]:
     return {tuple(words[start : start + size]) for start in range(len(words) - size + 1)}
 
 

@@ -70,24 +70,19 @@ class Evaluation:
     def write(self, folder: Path) -> None:
         """Write report.json, report.md and report.html. In report.json the first mode's figures stand at the top."""
         settings, reports, questions = self.settings, self.reports, self.questions
-        said = conclusions(
-            reports, questions, benchmark=str(settings["benchmark"]), trained_here=_trained_here(str(settings["agent"]))
-        )
-        simple = {
-            name: value if isinstance(value, float) else asdict(value) for name, value in baselines(questions).items()
+        benchmark, trained_here = str(settings["benchmark"]), _trained_here(str(settings["agent"]))
+        said = conclusions(reports, questions, benchmark=benchmark, trained_here=trained_here)
+        simple = baselines(questions)
+        report = {
+            "settings": settings,
+            **next(iter(reports.values())).summary.to_json(),
+            "baselines": {name: each if isinstance(each, float) else asdict(each) for name, each in simple.items()},
+            "modes": {mode.value: report.to_json() for mode, report in reports.items()},
+            "notes": self.notes,
+            "usage": self.usage,
+            "conclusions": said,
         }
-        write_json(
-            folder / "report.json",
-            {
-                "settings": settings,
-                **next(iter(reports.values())).summary.to_json(),
-                "baselines": simple,
-                "modes": {mode.value: report.to_json() for mode, report in reports.items()},
-                "notes": self.notes,
-                "usage": self.usage,
-                "conclusions": said,
-            },
-        )
+        write_json(folder / "report.json", report)
         title = f"{settings['benchmark']}: {settings['agent']}"
         sampled = f"Temperature {settings['temperature']}, seed {settings['seed']}; all settings are in config.json."
         (folder / "report.md").write_text(markdown(title, settings, reports, questions, said), encoding="utf-8")
@@ -158,6 +153,9 @@ def evaluate(
     source, plan = source_named(benchmark), Plan(modes_named(modes), samples, rotations, temperature, seed)
     judge = support_judge(support)
     asked = source.open()
+    if isinstance(asked, Environment) and (plan.modes != (Mode.SEARCH,) or plan.rotations):
+        wanted = "which is asked in mode search alone, without rotations. Leave out --modes and --rotations"
+        raise InputError(f"benchmark {type(asked).__name__}: is an environment, {wanted}.")
     questions, passages, notes = source.questions(asked)
     if rotations and (in_place := sum(orders(question) < len(question.options) for question in questions)):
         notes["questions with options that speak of others, which stay in place when rotated"] = in_place
@@ -168,27 +166,22 @@ def evaluate(
         opened = open_agent(
             name, index=index, lockstep=True, model=model, parameters=parameters, tools=tools, must_search=False
         )
-    ready = with_prompting(
-        with_limits(opened, limits or {}),
-        name,
-        prompting,
-        plan.modes,
-        solved_examples(source, questions, shots, shots_path),
-    )
+    limited, examples = with_limits(opened, limits or {}), solved_examples(source, questions, shots, shots_path)
+    ready = with_prompting(limited, name, prompting, plan.modes, examples)
     if requests_per_minute:
         if not isinstance(ready.policy, RemotePolicy) or requests_per_minute < 0:
-            raise InputError(
-                f"requests_per_minute {requests_per_minute:g}: wanted a number above 0, for an endpoint. Leave it out."
-            )
+            wanted = "a number above 0, for an endpoint. Leave it out"
+            raise InputError(f"requests_per_minute {requests_per_minute:g}: wanted {wanted}.")
         ready = replace(ready, policy=replace(ready.policy, requests_per_minute=requests_per_minute))
     if isinstance(asked, Environment):
-        ready = _in_environment(asked, ready, plan)
+        rules = AgentSettings(ready.protocol, ready.limits)
+        asked.check(rules)
+        ready = asked.agent(ready.policy, rules)
     searching = [mode.value for mode in plan.modes if mode in SEARCH_MODES and not isinstance(asked, Environment)]
     if isinstance(corpus_of(ready.retriever), NoRetriever) and searching and not ready.tools:
-        raise InputError(
-            f"mode {searching[0]}: there is no index to search. Give one with --index, or choose other --modes. "
-            "The packaged one is made by: medagent index build starter --out indexes/starter"
-        )
+        packaged = "The packaged one is made by: medagent index build starter --out indexes/starter"
+        remedy = f"Give one with --index, or choose other --modes. {packaged}"
+        raise InputError(f"mode {searching[0]}: there is no index to search. {remedy}")
     untrained = name.startswith("hf:")  # its dtype is the machine's choice
     settings = {
         "agent": name,
@@ -203,15 +196,10 @@ def evaluate(
         "index": index,
         **({"tools": {tool.name: tool.fingerprint for tool in ready.tools}} if ready.tools else {}),
         "limits": asdict(ready.limits),
-        **{
-            name: value for name, value in asdict(source).items() if value or name not in ("benchmark_args", "cop_from")
-        },
+        **{key: value for key, value in asdict(source).items() if value or key not in ("benchmark_args", "cop_from")},
         **({"benchmark_sha256": digest} if (digest := benchmark_digest(source.benchmark)) else {}),
+        **asdict(plan),
         "modes": [mode.value for mode in plan.modes],
-        "samples": plan.samples,
-        "rotations": plan.rotations,
-        "temperature": plan.temperature,
-        "seed": plan.seed,
     }
     total = len(plan.modes) * sum(len(plan.jobs(question)) for question in questions)
     callback.on_start(settings, len(questions), notes, total)
@@ -246,18 +234,6 @@ def evaluate(
     if out is not None:
         found.write(folder)
     return found
-
-
-def _in_environment(environment: Environment, agent: Agent, plan: Plan) -> Agent:
-    """The environment's agent with this agent's policy, which answers its questions as they are."""
-    if plan.modes != (Mode.SEARCH,) or plan.rotations:
-        raise InputError(
-            f"benchmark {type(environment).__name__}: is an environment, which is asked in mode search alone, without "
-            "rotations. Leave out --modes and --rotations."
-        )
-    rules = AgentSettings(agent.protocol, agent.limits)
-    environment.check(rules)
-    return environment.agent(agent.policy, rules)
 
 
 def with_limits(agent: Agent, limits: Mapping[str, int]) -> Agent:

@@ -62,10 +62,8 @@ class LikelihoodAgent(Agent):
     ) -> Rollout:
         question = job.question
         if not question.options or question.form == "select_all":
-            raise InputError(
-                f"ask likelihood: question {question.id} has {'several right' if question.options else 'no'} options, "
-                "wanted one right option."
-            )
+            found = "several right" if question.options else "no"
+            raise InputError(f"ask likelihood: question {question.id} has {found} options, wanted one right option.")
         prompt_ids, turns = await self._beginning(job, batcher)
         assert isinstance(self.policy, HFPolicy)
         assert isinstance(self.protocol, LikelihoodProtocol)
@@ -82,10 +80,8 @@ class LikelihoodAgent(Agent):
         scores_O = await asyncio.to_thread(self.policy.option_logprobs, prompt_ids, options)
         scores_O /= torch.tensor([1 if by_letters else len(text.encode()) for text in said])
         if scores_O.isnan().any():
-            raise PolicyError(
-                f"question {question.id}: the model's scores are not numbers (nan). Its weights are damaged or its "
-                "dtype overflows: load it in bfloat16 or float32."
-            )
+            why = "Its weights are damaged or its dtype overflows: load it in bfloat16 or float32"
+            raise PolicyError(f"question {question.id}: the model's scores are not numbers (nan). {why}.")
         best = (scores_O == scores_O.max()).nonzero().flatten().tolist()
         answer = " or ".join(question.letters[place] for place in best)
         ids = tuple(encode(self.policy.tokenizer, [Piece(answer)]))

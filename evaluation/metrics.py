@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import multimode
 from typing import Any
 
+from medagent.evaluation import statistics
 from medagent.evaluation.grading.citations import NO_PASSAGES, Grounding, claim_of, ground
 from medagent.evaluation.grading.grade import Grade, Verdict, grade
 from medagent.evaluation.grading.numbers import numbers_in
@@ -14,16 +15,7 @@ from medagent.evaluation.modes import Mode, orders
 from medagent.evaluation.open_measures import open_measures
 from medagent.evaluation.predictions import Prediction
 from medagent.evaluation.search_recall import report_recall
-from medagent.evaluation.statistics import (
-    Accuracy,
-    Calibration,
-    Estimate,
-    bootstrap_mean,
-    calibration,
-    macro_average,
-    pass_at_k,
-    selective_accuracy,
-)
+from medagent.evaluation.statistics import Accuracy, Calibration, Estimate
 from medagent.evaluation.trust.injections import Obeyed, obedience
 from medagent.evidence.drugs_and_doses import Named, named_in
 from medagent.evidence.rules import LexicalRule
@@ -100,7 +92,7 @@ def summarize(rollouts: Sequence[Rollout], judge: SupportJudge = LexicalRule()) 
         overall=Accuracy.of(sum(result.correct for result in grades), len(grades)),
         lenient_accuracy=sum(result.lenient_correct for result in grades) / count,
         by_type={kind: Accuracy.of(sum(marks[kind]), len(marks[kind])) for kind in sorted(marks)},
-        macro_average=macro_average([marks[kind] for kind in sorted(marks)]) if len(marks) > 1 else None,
+        macro_average=statistics.macro_average([marks[kind] for kind in sorted(marks)]) if len(marks) > 1 else None,
         unparsed=verdicts[Verdict.UNPARSED] + verdicts[Verdict.MULTIPLE],
         multiple=verdicts[Verdict.MULTIPLE],
         abstained=verdicts[Verdict.ABSTAINED],
@@ -121,11 +113,7 @@ def summarize(rollouts: Sequence[Rollout], judge: SupportJudge = LexicalRule()) 
 def _trust(rollouts: Sequence[Rollout], grades: Sequence[Grade]) -> Trust:
     silent = (Verdict.ABSTAINED, Verdict.NO_ANSWER, Verdict.ERROR)
     covered = [found for found in grades if found.verdict not in silent]
-    named = [
-        _unsupported_in(rollout, found)
-        for rollout, found in zip(rollouts, grades, strict=True)
-        if rollout.answer is not None
-    ]
+    named = [_unsupported_in(*each) for each in zip(rollouts, grades, strict=True) if each[0].answer is not None]
     return Trust(
         coverage=Accuracy.of(len(covered), len(grades)),
         selective_accuracy=Accuracy.of(sum(found.correct for found in covered), len(covered)),
@@ -219,8 +207,8 @@ def report_mode(predictions: Sequence[Prediction], judge: SupportJudge = Lexical
         summary=summary,
         sampling=_sampling(plain),
         rotations=_rotations(predictions),
-        calibration=calibration(confidences, right) if sure else None,
-        selective=tuple(selective_accuracy(confidences, right, asked=len(plain))),
+        calibration=statistics.calibration(confidences, right) if sure else None,
+        selective=tuple(statistics.selective_accuracy(confidences, right, asked=len(plain))),
         search_recall=report_recall([p.recall for p in plain if p.rollout.sample == 0 and p.recall is not None]),
         error_reasons=tuple((p.rollout.question.id, p.rollout.error) for p in predictions if p.rollout.error),
     )
@@ -228,18 +216,16 @@ def report_mode(predictions: Sequence[Prediction], judge: SupportJudge = Lexical
 
 def _sampling(predictions: Sequence[Prediction]) -> Sampling | None:
     groups: dict[str, list[Rollout]] = defaultdict(list)
-    for prediction in predictions:
-        groups[prediction.rollout.question.id].append(prediction.rollout)
+    for rollout in sorted((prediction.rollout for prediction in predictions), key=lambda rollout: rollout.sample):
+        groups[rollout.question.id].append(rollout)
     samples = min(map(len, groups.values()), default=0)
     if samples < 2:
         return None
-    for group in groups.values():
-        group.sort(key=lambda rollout: rollout.sample)
     grades = [[grade(rollout) for rollout in group] for group in groups.values()]
     right = [sum(result.correct for result in group) for group in grades]
     means = [count / len(group) for count, group in zip(right, grades, strict=True)]
     winners = [_elected(rollouts, read) for rollouts, read in zip(groups.values(), grades, strict=True)]
-    low, high = bootstrap_mean(means)
+    low, high = statistics.bootstrap_mean(means)
     return Sampling(
         samples=samples,
         mean_accuracy=sum(means) / len(means),
@@ -248,7 +234,8 @@ def _sampling(predictions: Sequence[Prediction]) -> Sampling | None:
         majority_vote=sum(sum(marks) / len(marks) for marks in winners if marks) / len(grades),
         tied=sum(len(marks) > 1 for marks in winners) / len(grades),
         pass_at_k={
-            k: sum(pass_at_k(count, len(group), k) for count, group in zip(right, grades, strict=True)) / len(grades)
+            k: sum(statistics.pass_at_k(count, len(group), k) for count, group in zip(right, grades, strict=True))
+            / len(grades)
             for k in range(1, samples + 1)
         },
     )

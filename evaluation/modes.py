@@ -2,15 +2,6 @@
 
 All run through the one rollout loop. A trained agent keeps its prompt and its turns: a mode changes the passages alone.
 An untrained one is told in the modes closed_book, gold and single_shot to answer at once.
-
-search            the agent as it is
-forced_search     the agent, with its first turn opened as a search
-closed_book       no search: the answer from what the model knows; a trained agent's first turn is opened as an answer
-gold              a first search is given, and each search shows the passages with the evidence
-single_shot       a first search is given, and each search shows what the question's words find (as in RAG)
-unrelated         the agent as it is, but every search returns unrelated passages
-without_evidence  the agent as it is, but no search shows the documents with the evidence
-injected          the agent as it is, but its first search shows a passage that gives it orders
 """
 
 import re
@@ -23,6 +14,7 @@ from medagent.agent import Agent, GivenSearch, Job
 from medagent.errors import InputError
 from medagent.evaluation.statistics import Accuracy
 from medagent.evaluation.trust.injections import with_injection
+from medagent.evidence.words import word_list
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.retrieval.controls import UnrelatedRetriever, corpus_of
 from medagent.retrieval.passages import Hit, Passage
@@ -31,28 +23,24 @@ from medagent.retrieval.search import HybridRetriever
 from medagent.types import Question, rollout_seed
 
 _SPEAKS_OF_ALL = re.compile(
-    r"\W*(?:all|none|any|both|either|neither|some|each|one|two|three)\b"
+    r"(?i)\W*(?:all|none|any|both|either|neither|some|each|one|two|three)\b"
     r"(?:\W*$|.*\b(?:above|below|these|those|them|following|preceding|options|choices|answers)\W*"
-    r"(?:(?:is|are|apply|applies)\b.*)?$)",
-    re.IGNORECASE,
+    r"(?:(?:is|are|apply|applies)\b.*)?$)"
 )
-_AROUND_LETTERS = frozenset(
-    "both either neither nor all none any only alone and or but not except of the option options choice choices "
-    "answer answers above together is are correct right true same as".split()
-)
+_AROUND_LETTERS = word_list("around_letters")
 
 
 class Mode(StrEnum):
-    """A way to ask; the module's text describes each."""
+    """A way to ask."""
 
-    SEARCH = "search"
-    FORCED_SEARCH = "forced_search"
-    CLOSED_BOOK = "closed_book"
-    GOLD = "gold"
-    SINGLE_SHOT = "single_shot"
-    UNRELATED = "unrelated"
-    WITHOUT_EVIDENCE = "without_evidence"
-    INJECTED = "injected"
+    SEARCH = "search"  # the agent as it is
+    FORCED_SEARCH = "forced_search"  # its first turn is opened as a search
+    CLOSED_BOOK = "closed_book"  # no search; a trained agent's first turn is opened as an answer
+    GOLD = "gold"  # a first search is given, and each search shows the passages with the evidence
+    SINGLE_SHOT = "single_shot"  # a first search is given, and each search shows what the question's words find (RAG)
+    UNRELATED = "unrelated"  # every search returns unrelated passages
+    WITHOUT_EVIDENCE = "without_evidence"  # no search shows the documents with the evidence
+    INJECTED = "injected"  # the first search shows a passage that gives the agent orders
 
 
 EVIDENCE_MODES = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.SINGLE_SHOT)  # modes whose searches may show all evidence
@@ -79,18 +67,13 @@ def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
             raise InputError("mode unrelated: needs passages to draw from. Give an index with --index.")
         return replace(agent, retriever=UnrelatedRetriever(corpus))
     if mode is Mode.FORCED_SEARCH and (isinstance(agent.policy, RemotePolicy) or not agent.protocol.search.start):
-        raise InputError(
-            "mode forced_search: a chat endpoint begins its own turns, and native tool calls have no tag, so no search "
-            "can be opened. Leave this mode out."
-        )
+        why = "a chat endpoint begins its own turns, and native tool calls have no tag"
+        raise InputError(f"mode forced_search: {why}, so no search can be opened. Leave this mode out.")
     if mode not in ONE_TURN_MODES or not told(agent):
         return agent
     closed = mode is Mode.CLOSED_BOOK
-    return replace(
-        agent,
-        protocol=agent.protocol.answering_only(given=not closed),
-        limits=replace(agent.limits, max_turns=1 if closed else 2),
-    )
+    limits = replace(agent.limits, max_turns=1 if closed else 2)
+    return replace(agent, protocol=agent.protocol.answering_only(given=not closed), limits=limits)
 
 
 def told(agent: Agent) -> bool:
@@ -125,10 +108,8 @@ def job_for(
             raise InputError(f"mode gold: question {question.id}: {what}. Leave this mode out.")
         given = GivenSearch(question.text, tuple(Hit(evidence[name], 0.0) for name in question.gold_passage_ids))
     if mode is Mode.WITHOUT_EVIDENCE and not question.gold_passage_ids:
-        raise InputError(
-            f"mode without_evidence: question {question.id} names no gold passage that could be left out. Leave this "
-            "mode out."
-        )
+        what = f"question {question.id} names no gold passage that could be left out"
+        raise InputError(f"mode without_evidence: {what}. Leave this mode out.")
     job = Job(
         question,
         seed=rollout_seed(seed, iteration=-1, question_id=question.id, sample=sample),
@@ -189,15 +170,11 @@ def orders(question: Question) -> int:
 
 def _names_letters(option: str, letters: str) -> bool:
     """Whether an option is made of other options' letters: "A or C", "Both (A) and (B)", "B only"; not "A" or "AB"."""
-    words = re.findall(r"[^\W\d_]+", option)
+    words = re.findall(r"[^\W\d_]+", option.lower())
     named = [word for word in words if len(word) == 1]
-    around = {word.lower() for word in words} - {word.lower() for word in named}
-    return (
-        bool(named)
-        and all(letter.upper() in letters for letter in named)
-        and around <= _AROUND_LETTERS
-        and (len(named) > 1 or bool(around))
-    )
+    around = {*words} - {*named}
+    several = len(named) > 1 or bool(named and around)
+    return several and around <= _AROUND_LETTERS and all(letter.upper() in letters for letter in named)
 
 
 def baselines(questions: Sequence[Question]) -> dict[str, Accuracy | float]:
@@ -205,14 +182,8 @@ def baselines(questions: Sequence[Question]) -> dict[str, Accuracy | float]:
 
     Where all right options are asked for, chance is one of all selections that are not empty.
     """
-    choices = [question for question in questions if question.options]
-    if not choices:
+    sizes = [2 ** len(q.options) - 1 if q.form == "select_all" else len(q.options) for q in questions if q.options]
+    if not sizes:
         return {}
-    return {
-        "majority": Accuracy.of(max(Counter(question.answer for question in choices).values()), len(choices)),
-        "random": sum(
-            1 / (2 ** len(question.options) - 1 if question.form == "select_all" else len(question.options))
-            for question in choices
-        )
-        / len(choices),
-    }
+    most = max(Counter(question.answer for question in questions if question.options).values())
+    return {"majority": Accuracy.of(most, len(sizes)), "random": sum(1 / size for size in sizes) / len(sizes)}

@@ -8,26 +8,29 @@ list      precision, recall and F1 of the entries of a question, averaged over q
 yes/no    accuracy, and macro F1: the mean of the F1 of "yes" and the F1 of "no"
 
 The challenge compares names letter by letter; here `medagent.evaluation.grading.open_answers.same` compares them.
+SQuAD's exact match and F1 are for comparison with published numbers: their tokens lose signs ("Rh+" is "Rh-").
 """
 
+import re
+import string
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from medagent.answer_forms import without_citations
-from medagent.evaluation.grading.exact_match import exact_match, f1
 from medagent.evaluation.grading.grade import grade
-from medagent.evaluation.grading.open_answers import contains, first_answer, list_score, rank_of_right
+from medagent.evaluation.grading.open_answers import contains, first_answer, list_score, overlap_f1, rank_of_right
 from medagent.evaluation.statistics import Estimate
 from medagent.types import LETTERS, Rollout, StopReason
 
-MOST_EXTRA_WORDS = 5  # that an answer may have beside the right one it contains
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+MOST_EXTRA = 5  # words that an answer may have beside the right one it contains
 YES_NO = ("yes", "no")
 MEASURES: dict[str, str] = {  # in the order of a report
     "exact_match": "exact match (SQuAD)",
     "f1": "F1 (SQuAD)",
-    "contains_answer": f"contains the answer (at most {MOST_EXTRA_WORDS} words more)",
+    "contains_answer": f"contains the answer (at most {MOST_EXTRA} words more)",
     "factoid_strict": "factoid: strict accuracy",
     "factoid_lenient": "factoid: lenient accuracy (of five)",
     "factoid_mrr": "factoid: mean reciprocal rank",
@@ -42,9 +45,7 @@ MEASURES: dict[str, str] = {  # in the order of a report
 def open_measures(rollouts: Sequence[Rollout]) -> dict[str, Estimate]:
     """The measures of `MEASURES` that these rollouts' questions have; an answer that is missing counts as wrong."""
     asked = [(r.question, (r.answer or "") if r.stop_reason is StopReason.ANSWERED else "") for r in rollouts]
-    texts = [
-        (question, answer) for question, answer in asked if not question.options and question.form in ("text", "ranked")
-    ]
+    texts = [(q, answer) for q, answer in asked if q.answer and not q.options and q.form in ("text", "ranked")]
     factoids = [(question, answer) for question, answer in texts if question.form == "ranked"]
     lists = [list_score(answer, question.items) for question, answer in asked if question.form == "list"]
     found: dict[str, Estimate] = {}
@@ -53,17 +54,14 @@ def open_measures(rollouts: Sequence[Rollout]) -> dict[str, Estimate]:
         found["exact_match"] = Estimate.share([bool(answer) and exact_match(answer, golds) for answer, golds in firsts])
         # SQuAD's F1 of no words with no words is 1, and "A" has none.
         found["f1"] = Estimate.mean([f1(answer, golds) if answer else 0.0 for answer, golds in firsts])
-        held = [contains(*pair, most_extra_words=MOST_EXTRA_WORDS) for pair in firsts]
-        found["contains_answer"] = Estimate.share(held)
+        found["contains_answer"] = Estimate.share([contains(*pair, most_extra_words=MOST_EXTRA) for pair in firsts])
     if factoids:
         ranks = [rank_of_right(without_citations(answer), question.golds) for question, answer in factoids]
         found["factoid_strict"] = Estimate.share([rank == 1 for rank in ranks])
         found["factoid_lenient"] = Estimate.share([rank is not None for rank in ranks])
         found["factoid_mrr"] = Estimate.mean([1 / rank if rank else 0.0 for rank in ranks])
-    if lists:
-        found["list_precision"] = Estimate.mean([score.precision for score in lists])
-        found["list_recall"] = Estimate.mean([score.recall for score in lists])
-        found["list_f1"] = Estimate.mean([score.f1 for score in lists])
+    for name in ("precision", "recall", "f1") if lists else ():
+        found[f"list_{name}"] = Estimate.mean([getattr(score, name) for score in lists])
     yes_no = sorted(YES_NO)
     decided = [each for each in rollouts if each.question.form == "text"]
     decisions = [_decision(each) for each in decided if sorted(map(str.lower, each.question.options)) == yes_no]
@@ -94,13 +92,22 @@ def macro_f1(decisions: Sequence[tuple[str, str | None]], *, repeats: int = 10_0
 
 def _macro(counts: NDArray[np.float64]) -> NDArray[np.float64]:
     """[N] macro F1 of [N, 6] counts of yes-yes, yes-no, yes-none, no-yes, no-no, no-none (right, then chosen)."""
-    yes = _f1_of(counts[:, 0], chosen=counts[:, 0] + counts[:, 3], right=counts[:, :3].sum(axis=1))
-    no = _f1_of(counts[:, 4], chosen=counts[:, 1] + counts[:, 4], right=counts[:, 3:].sum(axis=1))
-    return (yes + no) / 2
+    both, right = counts[:, [0, 4]], np.stack([counts[:, :3].sum(axis=1), counts[:, 3:].sum(axis=1)], axis=1)
+    total = right + counts[:, [0, 1]] + counts[:, [3, 4]]  # right, and chosen
+    shares: NDArray[np.float64] = np.divide(2 * both, total, out=np.zeros_like(both), where=total > 0)
+    return (shares[:, 0] + shares[:, 1]) / 2
 
 
-def _f1_of(
-    both: NDArray[np.float64], *, chosen: NDArray[np.float64], right: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    total = chosen + right
-    return np.divide(2 * both, total, out=np.zeros_like(both), where=total > 0)
+def squad_tokens(text: str) -> list[str]:
+    """Lower case, without punctuation and articles, split at spaces (SQuAD's evaluation, arXiv 1606.05250)."""
+    return re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(_PUNCTUATION)).split()
+
+
+def exact_match(answer: str, golds: Sequence[str]) -> bool:
+    """Whether the answer equals one of the right ones."""
+    return any(squad_tokens(answer) == squad_tokens(gold) for gold in golds)
+
+
+def f1(answer: str, golds: Sequence[str]) -> float:
+    """The best token F1 with one of the right answers."""
+    return max(overlap_f1(squad_tokens(answer), squad_tokens(gold)) for gold in golds)

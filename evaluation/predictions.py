@@ -121,15 +121,12 @@ class PredictionLog(JsonLog):
         try:
             return Prediction.from_json(json.loads(line))
         except KeyError as error:
-            raise ConfigError(
-                f"{self.path}, line {number}: found no field {error}, which this version writes. Another version "
-                "wrote the file: evaluate again, with another --out."
-            ) from error
+            remedy = "Another version wrote the file: evaluate again, with another --out"
+            told = f"found no field {error}, which this version writes. {remedy}"
+            raise ConfigError(f"{self.path}, line {number}: {told}.") from error
         except (json.JSONDecodeError, TypeError, ValueError) as error:
-            raise ConfigError(
-                f"{self.path}, line {number}: damaged ({error!r}). Delete that line to have its question asked "
-                "again, or give another --out."
-            ) from error
+            remedy = "Delete that line to have its question asked again, or give another --out"
+            raise ConfigError(f"{self.path}, line {number}: damaged ({error!r}). {remedy}.") from error
 
 
 def added(*parts: Mapping[str, float]) -> Used:
@@ -147,10 +144,8 @@ def usage_line(used: Mapping[str, float], price: Mapping[str, float], *, answers
     line = f"Asked {used['questions']:,.0f} times in {used['seconds']:,.0f} s"
     line += f" ({used['seconds'] / used['questions']:.2f} s each)"
     if "requests" in used:
-        line += (
-            f", {used['requests']:,.0f} requests, {used['prompt_tokens']:,.0f} tokens in and "
-            f"{used['completion_tokens']:,.0f} out"
-        )
+        line += f", {used['requests']:,.0f} requests, {used['prompt_tokens']:,.0f} tokens in and "
+        line += f"{used['completion_tokens']:,.0f} out"
         if price:
             cost = used["prompt_tokens"] * price.get("input", 0) + used["completion_tokens"] * price.get("output", 0)
             line += f", cost {cost / 1e6:.2f}"

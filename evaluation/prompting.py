@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from medagent.agent import Agent
+from medagent.any_model import PlainLinesProtocol
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks.base import wording
 from medagent.evaluation.benchmarks.source import BenchmarkSource
 from medagent.evaluation.likelihood import LikelihoodAgent, LikelihoodProtocol
 from medagent.evaluation.modes import ONE_TURN_MODES, Mode
 from medagent.evaluation.names import Prompting
-from medagent.lines import PlainLinesProtocol
 from medagent.plain_protocol import PlainProtocol
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import TagProtocol
@@ -35,6 +35,10 @@ def with_prompting(
     Raises:
         InputError: a trained agent, a mode in which the model would have to search, or a likelihood at an endpoint.
     """
+
+    def refusal(found: str, wanted: str) -> InputError:
+        return InputError(f"--prompting {way}: found {found}, wanted {wanted}.")
+
     if examples and not way.startswith("likelihood"):
         raise InputError(
             f"--shots: found it with --prompting {way}, wanted --prompting likelihood or likelihood_of_texts."
@@ -42,29 +46,21 @@ def with_prompting(
     if way == "tags":
         return agent
     if not isinstance(agent.protocol, TagProtocol) or not name.startswith(("hf:", "http://", "https://")):
-        raise InputError(
-            f"--prompting {way}: found the agent {name}, wanted an untrained model (hf:MODEL) or an endpoint."
-        )
+        raise refusal(f"the agent {name}", "an untrained model (hf:MODEL) or an endpoint")
     if way == "tools":
         if not isinstance(agent.policy, HFPolicy):
-            raise InputError(
-                "--prompting tools: found an endpoint, wanted hf:MODEL: an endpoint is offered tools anyway."
-            )
+            raise refusal("an endpoint", "hf:MODEL: an endpoint is offered tools anyway")
         offered = ToolProtocol(date=agent.protocol.date).with_tools([tool.schema for tool in agent.tools])
         return replace(agent, protocol=offered)
     allowed = [mode for mode in ONE_TURN_MODES if way != "lines" or mode is not Mode.CLOSED_BOOK]
     if wrong := [mode.value for mode in modes if mode not in allowed]:
-        raise InputError(
-            f"--prompting {way}: found mode {wrong[0]}, wanted some of {', '.join(allowed)}: no search can be asked "
-            "for without tags, and lines are of passages. Set --modes."
-        )
+        why = "no search can be asked for without tags, and lines are of passages. Set --modes"
+        raise refusal(f"mode {wrong[0]}", f"some of {', '.join(allowed)}: {why}")
     if way in ("plain", "lines"):
         made = PlainProtocol if way == "plain" else PlainLinesProtocol
         return replace(agent, protocol=made(chat=agent.protocol.chat, date=agent.protocol.date))
     if not isinstance(agent.policy, HFPolicy):
-        raise InputError(
-            f"--prompting {way}: found an endpoint, wanted hf:MODEL: endpoints tell no likelihoods of options."
-        )
+        raise refusal("an endpoint", "hf:MODEL: endpoints tell no likelihoods of options")
     protocol = LikelihoodProtocol(by="letters" if way == "likelihood" else "texts", examples=tuple(examples))
     return LikelihoodAgent(**vars(replace(agent, protocol=protocol)))
 

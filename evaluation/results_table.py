@@ -84,10 +84,8 @@ def _settings(run: Path) -> dict[str, Any]:
     try:
         found = json.loads((run / "report.json").read_text(encoding="utf-8"))["settings"]
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(
-            f"{run / 'report.json'}: cannot be read ({error!r}), wanted the report of a finished evaluation. Run the "
-            "same `medagent evaluate` again, which goes on."
-        ) from error
+        wanted = "the report of a finished evaluation. Run the same `medagent evaluate` again, which goes on"
+        raise InputError(f"{run / 'report.json'}: cannot be read ({error!r}), wanted {wanted}.") from error
     return {**SHARED, **OF_AGENT, **found, "prompting": found.get("ask", "tags")}
 
 
@@ -120,16 +118,13 @@ def _check(old: Cell, new: Cell, *, same_agent: bool, same_benchmark: bool) -> N
     shared = [*(SHARED if same_agent or same_benchmark else ()), *(OF_AGENT if same_agent else ())]
     for name in shared:
         if old.settings[name] != new.settings[name]:
-            raise InputError(
-                f"{where}: found {name} {old.settings[name]} and {new.settings[name]}, wanted the same along a "
-                f"{'row' if same_agent else 'column'}. Evaluate one again as the other, or leave it out."
-            )
+            found = f"{name} {old.settings[name]} and {new.settings[name]}"
+            wanted = f"the same along a {'row' if same_agent else 'column'}"
+            raise InputError(f"{where}: found {found}, wanted {wanted}. Evaluate one as the other, or leave it out.")
     if same_benchmark and (differing := {question[0] for question in old.questions ^ new.questions}):
-        raise InputError(
-            f"{where}: found {len(differing)} questions that one of them asks otherwise or not at all, such as "
-            f"{min(differing)}, wanted the same along a column. Evaluate both on one file, with the same --start, "
-            "--stop and --limit."
-        )
+        found = f"{len(differing)} questions that one of them asks otherwise or not at all, such as {min(differing)}"
+        remedy = "Evaluate both on one file, with the same --start, --stop and --limit"
+        raise InputError(f"{where}: found {found}, wanted the same along a column. {remedy}.")
 
 
 def markdown_table(found: ResultsTable) -> str:
@@ -143,8 +138,8 @@ def markdown_table(found: ResultsTable) -> str:
         cells = [short(own[name].accuracy) if name in own else "-" for name in found.benchmarks]
         rows.append((agent, *cells, interval(macro) if macro else "-", *(str(sum(each)) for each in counts)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    rows.insert(1, tuple("-" * width for width in widths))
-    return "\n".join(f"| {' | '.join(map(str.ljust, row, widths))} |" for row in rows)
+    lines = [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in rows]
+    return "\n".join([lines[0], f"| {' | '.join('-' * width for width in widths)} |", *lines[1:]])
 
 
 def lm_eval_results(found: ResultsTable, agent: str) -> dict[str, Any]:

@@ -35,12 +35,7 @@ def readable(rollout: Rollout) -> dict[str, Any]:
                 "text": turn.text,
                 "query": turn.query,
                 "passages": [
-                    {
-                        **hit.passage.to_json(),
-                        "title": hit.passage.title,
-                        "source": hit.passage.source,
-                        "score": hit.score,
-                    }
+                    {"id": "", "title": "", "source": "", **hit.passage.to_json(), "score": hit.score}
                     for hit in turn.hits
                 ],
                 "tokens": len(turn.token_ids) - turn.forced_prefix,
@@ -96,33 +91,21 @@ def rollout_from(row: Mapping[str, Any]) -> Rollout:
         items=tuple(map(tuple, row.get("items", ()))),
         bounds=tuple(row["bounds"]) if row.get("bounds") else None,
     )
-    turns = [
-        Turn(
-            (),
-            (),
-            turn["text"],
-            query=turn["query"],
-            calls=tuple(ToolCall(**call) for call in turn.get("calls", ())),
-            hits=tuple(
-                Hit(Passage.from_json({k: v for k, v in hit.items() if k != "score"}), hit["score"])
-                for hit in turn["passages"]
-            ),
-        )
-        for turn in row["turns"]
-    ]
+    turns = list[Turn]()
+    for turn in row["turns"]:
+        hits = tuple(_hit(dict(each)) for each in turn["passages"])
+        calls = tuple(ToolCall(**call) for call in turn.get("calls", ()))
+        turns.append(Turn((), (), turn["text"], turn["query"], hits=hits, calls=calls))
     if turns and row["answer"] is not None:
         turns[-1] = Turn((), (), turns[-1].text, answer=row["answer"], quoted=row.get("quoted", False))
-    return Rollout(
-        question,
-        (),
-        tuple(turns),
-        StopReason(row["stop_reason"]),
-        policy_version=row["policy_version"],
-        sample=row["sample"],
-        reward=row["reward"],
-        success=row["verdict"] == "correct",
-        error=row.get("error", ""),
-    )
+    stop, right = StopReason(row["stop_reason"]), row["verdict"] == "correct"
+    told = row["policy_version"], row["sample"], row["reward"], right, row.get("error", "")
+    return Rollout(question, (), tuple(turns), stop, *told)
+
+
+def _hit(row: dict[str, Any]) -> Hit:
+    score = row.pop("score")
+    return Hit(Passage.from_json(row), score)
 
 
 def write_records(path: Path, rollouts: Sequence[Rollout]) -> None:
@@ -237,10 +220,8 @@ def _options(options: Any) -> dict[str, str]:
     """The options by their letters, in the letters' order."""
     named = dict(zip(LETTERS, options, strict=False)) if isinstance(options, list) else options or {}
     if not isinstance(named, dict) or len(named) < len(options or ()) or sorted(named) != list(LETTERS[: len(named)]):
-        raise ValueError(
-            f"options: found {json.dumps(options)[:80]}, wanted an object whose keys are the letters A, B and so on "
-            f"without a gap, {LETTERS[-1]} at most, or a list"
-        )
+        wanted = f"an object whose keys are the letters A, B and so on without a gap, {LETTERS[-1]} at most, or a list"
+        raise ValueError(f"options: found {json.dumps(options)[:80]}, wanted {wanted}")
     return {letter: str(named[letter]) for letter in sorted(named)}
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,8 @@ class Plan:
         if not self.modes or len(set(self.modes)) != len(self.modes):
             raise ConfigError(f"modes {[mode.value for mode in self.modes]}: wanted one or more, each once.")
         if self.samples < 1 or self.temperature < 0:
-            raise ConfigError(
-                f"samples {self.samples}, temperature {self.temperature}: wanted at least 1, and 0 or more."
-            )
+            found = f"samples {self.samples}, temperature {self.temperature}"
+            raise ConfigError(f"{found}: wanted at least 1, and 0 or more.")
         if self.samples > 1 and self.temperature == 0:
             raise ConfigError("samples above 1 at temperature 0 are all the same. Give a --temperature, such as 0.7.")
 
@@ -90,17 +90,9 @@ def run_plan(
     if concurrency < 1 or max_errors < 1:
         raise ConfigError(f"concurrency {concurrency}, max_errors {max_errors}: wanted 1 or more of each.")
     # Made before the first question is asked, so that errors come at once.
+    made = partial(job_for, seed=plan.seed, temperature=plan.temperature, told=told(agent), evidence=evidence or {})
     planned = {
-        (mode.value, question.id, rotation, sample): job_for(
-            asked,
-            mode,
-            seed=plan.seed,
-            temperature=plan.temperature,
-            sample=sample,
-            told=told(agent),
-            evidence=evidence or {},
-            place=place,
-        )
+        (mode.value, question.id, rotation, sample): made(asked, mode, sample=sample, place=place)
         for mode in plan.modes
         for place, question in enumerate(questions)
         for asked, rotation, sample in plan.jobs(question)
@@ -124,13 +116,9 @@ def run_plan(
                 def keep(job: Job, rollout: Rollout, key_of: dict[int, Key] = key_of) -> None:
                     mode_name, name, rotation, _ = key_of[id(job)]
                     ranking = (rankings or {}).get(name) if mode_name in EVIDENCE_MODES else None
-                    prediction = Prediction(
-                        mode_name,
-                        rotation,
-                        rollout,
-                        confidence(rollout, agent.policy.tokenizer, agent.protocol),
-                        None if ranking is None else recall_of(rollout, ranking, top_k=agent.top_k),
-                    )
+                    sure = confidence(rollout, agent.policy.tokenizer, agent.protocol)
+                    recall = None if ranking is None else recall_of(rollout, ranking, top_k=agent.top_k)
+                    prediction = Prediction(mode_name, rotation, rollout, sure, recall)
                     log.append(prediction)
                     done[prediction.key] = prediction
                     on_done(prediction)

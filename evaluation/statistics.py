@@ -55,9 +55,8 @@ class Estimate:
 
 def mcnemar_exact(only_a: int, only_b: int) -> float:
     """Two-sided p of McNemar's exact test (Psychometrika 1947) over the pairs that only A or only B got right."""
-    if only_a + only_b == 0:
-        return 1.0
-    return float(binomtest(min(only_a, only_b), only_a + only_b, 0.5).pvalue)
+    n = only_a + only_b
+    return float(binomtest(min(only_a, only_b), n, 0.5).pvalue) if n else 1.0
 
 
 def bootstrap_mean(values: Sequence[float], *, repeats: int = 10_000, seed: int = 0) -> tuple[float, float]:
@@ -194,9 +193,7 @@ def _differences(
 ) -> tuple[_Difference, list[int]]:
     """The difference over all seeds, and how many seeds each question gained."""
     if not a or not a[0] or len(a) != len(b) or any(marks.keys() != a[0].keys() for marks in [*a, *b]):
-        raise ValueError(
-            "wanted as many seeds of A as of B, at least one, and the same questions in each, at least one"
-        )
+        raise ValueError("wanted as many seeds of A as of B, and the same questions in each, at least one of both")
     steps = [[int(other[name]) - one[name] for one, other in zip(a, b, strict=True)] for name in a[0]]
     gained, answers = [sum(each) for each in steps], len(a) * len(a[0])
     low, high = bootstrap_mean([each / len(a) for each in gained], seed=seed)

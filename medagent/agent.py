@@ -6,12 +6,11 @@ read the question -> [ sample a turn -> search -> read the passages ]* -> answer
 import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
 from typing import Any
-
-from transformers import PreTrainedTokenizerBase
 
 from medagent.errors import EndpointError, MedagentError, PolicyError
 from medagent.pieces import Piece, encode, encode_as_one
@@ -22,7 +21,7 @@ from medagent.retrieval.batching import SearchBatcher, SearchStats
 from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.retriever import Retriever
-from medagent.tool_calls import ToolCall, ToolResult
+from medagent.tool_calls import ToolCall, ToolResult, searched
 from medagent.tools.base import CallContext, Tool, routed, run_calls
 from medagent.tools.corpus import SEARCH
 from medagent.tracing import span
@@ -77,7 +76,7 @@ class Agent:
     """A policy, a retriever, and the rules of their dialogue.
 
     `trained`: the policy learnt to follow this protocol's prompt, so controls of evaluation keep it. `made_with` is
-    for records of its answers. `tools` may be called beside the search.
+    for records of its answers. `tools` may be called beside the search. At most `max_running` rollouts run at once.
 
     >>> rollouts = Agent(policy, retriever).run_all([Job(question)])     # doctest: +SKIP
     """
@@ -91,6 +90,7 @@ class Agent:
     trained: bool = True
     made_with: Mapping[str, object] = field(default_factory=dict)
     tools: tuple[Tool, ...] = ()
+    max_running: int = 2**31
 
     def run_all(
         self, jobs: Sequence[Job], *, max_open: int = 512, on_done: Callable[[Rollout], None] | None = None
@@ -102,7 +102,8 @@ class Agent:
         """
 
         async def run_one(job: Job, session: Session, batcher: SearchBatcher) -> Rollout:
-            rollout = await self._roll_out_and_close(job, session, batcher)
+            with closing(session):
+                rollout = await self._traced(job, session, batcher)
             if on_done:
                 on_done(rollout)
             return rollout
@@ -124,7 +125,7 @@ class Agent:
                     session.close()
                 await self.policy.disconnect()
 
-        rollouts: list[Rollout] = []
+        rollouts, max_open = list[Rollout](), min(max_open, self.max_running)
         for start in range(0, len(jobs), max_open):
             rollouts += asyncio.run(run_batch(jobs[start : start + max_open]))
         return rollouts
@@ -170,7 +171,7 @@ class Agent:
             batcher, waiting = self.search_batcher(), iter(jobs)
             try:
                 async with asyncio.TaskGroup() as group:
-                    for _ in range(min(max_open, len(jobs))):
+                    for _ in range(min(max_open, self.max_running, len(jobs))):
                         group.create_task(work(waiting, batcher))
             except* (MedagentError, RetrievalError) as failures:
                 raise failures.exceptions[0] from None
@@ -183,7 +184,8 @@ class Agent:
         self, job: Job, *, on_turn: Callable[[Turn], None] | None = None, batcher: SearchBatcher | None = None
     ) -> Rollout:
         """Roll out one job, telling `on_turn` of each turn as it ends. Callers that share a `batcher` share batches."""
-        return await self._roll_out_and_close(job, self._session(job), batcher or self.search_batcher(), on_turn)
+        with closing(self._session(job)) as session:
+            return await self._traced(job, session, batcher or self.search_batcher(), on_turn)
 
     def _session(self, job: Job) -> Session:
         blocks = self.protocol.turn_ends(self.policy.tokenizer)
@@ -198,23 +200,13 @@ class Agent:
         """A batcher for this agent's searches; it belongs to one event loop."""
         return SearchBatcher(self.retriever, top_k=self.top_k, retries=retries, stats=self.search_stats)
 
-    async def _roll_out_and_close(
-        self, job: Job, session: Session, batcher: SearchBatcher, on_turn: Callable[[Turn], None] | None = None
-    ) -> Rollout:
-        try:
-            return await self._traced(job, session, batcher, on_turn)
-        finally:
-            session.close()
-
     async def _traced(
         self, job: Job, session: Session, batcher: SearchBatcher, on_turn: Callable[[Turn], None] | None = None
     ) -> Rollout:
         with span("invoke_agent", AGENT, agent__name=AGENT, conversation__id=f"{job.question.id}/{job.sample}") as made:
             rollout = await self._roll_out(job, session, batcher, on_turn)
-            made.set_attributes({"gen_ai.usage.output_tokens": rollout.num_action_tokens})
-            made.set_attributes(
-                {"medagent.stop_reason": rollout.stop_reason.value, "medagent.turns": len(rollout.turns)}
-            )
+            made.set_attribute("gen_ai.usage.output_tokens", rollout.num_action_tokens)
+            made.set_attribute("medagent.stop_reason", rollout.stop_reason.value)
             return rollout
 
     async def _roll_out(
@@ -246,13 +238,13 @@ class Agent:
             sampled = await session.sample(max_tokens=room)
             said = written + self.protocol.without_end(tokenizer, sampled.text)
             text = self.protocol.opened(tokenizer, number) + said
-            parsed = self.protocol.parse(text)
+            parsed = self.protocol.read(tokenizer, text)
             token_ids = (*forced, *sampled.token_ids)
             logprobs = ((0.0,) * len(forced)) + sampled.logprobs
             total += len(token_ids)
             # The last turn's calls are never run, so they count as none.
-            seen = [hit.passage for each in turns for hit in each.hits]
-            answer = written_answer(parsed.answer, seen, job.question, self.protocol, tokenizer)
+            seen = harmless_passages(tokenizer, [hit.passage for each in turns for hit in each.hits])
+            answer = parsed.answer and self.protocol.written_answer(parsed.answer, seen, job.question)
             turn = Turn(token_ids, logprobs, text, None, answer, forced_prefix=len(forced))
             quoted = answer != parsed.answer
             turn = replace(turn, usage=sampled.usage, quoted=quoted, context_ids=sampled.context_ids)
@@ -261,16 +253,17 @@ class Agent:
             goes_on = bool(calls) and (by_model or sampled.stop is TurnStop.TAG)
             if goes_on and number + 1 < limits.max_turns:
                 results = await self._results(job, calls, turns, batcher)
-                observation_ids, shown = self.protocol.encode_results(
+                ids, shown = self.protocol.encode_results(
                     tokenizer,
                     results,
-                    first_number=self.protocol.num_numbers(harmless_passages(tokenizer, seen)) + 1,
+                    first_number=self.protocol.num_numbers(seen) + 1,
                     max_tokens=limits.max_observation_tokens,
+                    turn=sampled,
                 )
-                total += len(observation_ids)
-                session.append(observation_ids)
+                total += len(ids)
+                session.append(ids)
                 hits = tuple(hit for each, count in zip(results, shown, strict=True) for hit in each.hits[:count])
-                turn = replace(turn, query=parsed.query, hits=hits, observation_ids=tuple(observation_ids), calls=calls)
+                turn = replace(turn, query=searched(calls), hits=hits, observation_ids=tuple(ids), calls=calls)
             turns.append(turn)
             if on_turn:
                 on_turn(turn)
@@ -300,8 +293,8 @@ class Agent:
         self, job: Job, calls: Sequence[ToolCall], turns: Sequence[Turn], batcher: SearchBatcher
     ) -> list[ToolResult]:
         """The results of a turn's calls, which run side by side."""
-        seen = [hit.passage for turn in turns for hit in turn.hits]
-        context = CallContext(partial(self._search, job, batcher, turns), batcher, seen, job.withheld)
+        seen, only = [hit.passage for turn in turns for hit in turn.hits], bool(job.given and job.given.only)
+        context = CallContext(partial(self._search, job, batcher, turns), batcher, seen, job.withheld, only)
         return await run_calls(calls, (SEARCH, *self.tools), context)
 
     async def _search(
@@ -351,14 +344,3 @@ def cut_by(stop: TurnStop, room: int, limits: Limits) -> StopReason | None:
     if stop is TurnStop.LENGTH:
         return StopReason.MAX_TURN_TOKENS if room == limits.max_turn_tokens else StopReason.MAX_TOTAL_TOKENS
     return StopReason.REFUSED if stop is TurnStop.REFUSED else None
-
-
-def written_answer(
-    said: str | None,
-    seen: Sequence[Passage],
-    question: Question,
-    protocol: TurnProtocol,
-    tokenizer: PreTrainedTokenizerBase,
-) -> str | None:
-    """The answer of a turn in which the agent said this, after it was shown these passages."""
-    return said and protocol.written_answer(said, harmless_passages(tokenizer, seen), question)

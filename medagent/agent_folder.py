@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import Agent
 from medagent.agent_spec import AgentSpec, RetrieverSpec, read_spec, write_spec
-from medagent.any_model import AnyModelLinesProtocol
+from medagent.any_model import AnyModelLinesProtocol, QuotingAgent
 from medagent.engines.base import Engine
 from medagent.engines.in_process import InProcessEngine
 from medagent.errors import ConfigError, InputError
@@ -29,11 +29,9 @@ from medagent.models.text_length import longest_text
 from medagent.policies.chat_endpoint import REMOTE_LIMITS, RemotePolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import TagProtocol
-from medagent.quoting_agent import QuotingAgent
 from medagent.retrieval.controls import NoRetriever, corpus_of
 from medagent.retrieval.embedders import embedder_from_identity
-from medagent.retrieval.opening import URL, index_folder, open_index
-from medagent.retrieval.remote import RemoteRetriever
+from medagent.retrieval.remote import URL, RemoteRetriever, index_folder, open_index
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import SearchSettings
@@ -96,7 +94,12 @@ def load_agent(
     """
     spec, made = read_spec(folder), tools_of(tools or ())
     if tools is not None and {tool.name for tool in made} != set(spec.tools):
-        raise _other_tools(folder, sorted(tool.name for tool in made), spec.tools)
+        given = shlex.quote(json.dumps(settings_of(list(spec.tools.values()))))
+        remedy = f"Give --tools {given}, and run the command where their files lie."
+        raise ConfigError(
+            f"agent {folder}: found the tools {sorted(tool.name for tool in made)}, wanted {sorted(spec.tools)}. "
+            f"{remedy if spec.tools else 'Leave --tools out: it was trained without tools.'}"
+        )
     if retriever is None:
         if spec.retriever is not None:
             retriever = open_spec(spec.retriever, index, beside=folder)
@@ -121,16 +124,6 @@ def _found(index: Path, agent: Path) -> str:
     raise ConfigError(
         f"agent {agent}: its index {index} is not there, nor around the agent's folder. Give its folder with --index."
     )
-
-
-def _other_tools(folder: Path, found: list[str], wanted: Mapping[str, Any]) -> ConfigError:
-    given = shlex.quote(json.dumps(settings_of(list(wanted.values()))))
-    remedy = (
-        f"Give --tools {given}, and run the command where their files lie."
-        if wanted
-        else "Leave --tools out: it was trained without tools."
-    )
-    return ConfigError(f"agent {folder}: found the tools {found}, wanted {sorted(wanted)}. {remedy}")
 
 
 def full_name(name: str) -> str:

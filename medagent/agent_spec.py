@@ -25,11 +25,6 @@ class RetrieverSpec:
     search: SearchSettings
     where: str = ""  # the filter of every search, see retrieval.filters
 
-    @staticmethod
-    def from_json(row: dict[str, Any]) -> "RetrieverSpec":
-        """The inverse of `asdict`."""
-        return RetrieverSpec(row["index"], row["embedder"], SearchSettings(**row["search"]), row.get("where", ""))
-
 
 @dataclass(frozen=True)
 class AgentSpec:
@@ -66,10 +61,11 @@ class AgentSpec:
     def from_json(row: dict[str, Any]) -> "AgentSpec":
         """The inverse of `to_json`."""
         plain = {each.name: row[each.name] for each in fields(AgentSpec) if each.name in row}
+        retriever = row["retriever"] and {**row["retriever"], "search": SearchSettings(**row["retriever"]["search"])}
         read = {
             "protocol": protocol_from_json(row["protocol"]),
             "limits": Limits(**row["limits"]),
-            "retriever": RetrieverSpec.from_json(row["retriever"]) if row["retriever"] else None,
+            "retriever": RetrieverSpec(**retriever) if retriever else None,
             "tools": dict(row.get("tools") or {}),
         }
         return AgentSpec(**plain | read)

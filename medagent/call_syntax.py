@@ -8,14 +8,15 @@ error. Without a mark, only what calls an offered tool and stands apart from pro
 import ast
 import json
 import re
-import string
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any
 
-from medagent.tool_calls import INSIDE, ToolCall
+from medagent.tool_calls import Message, ToolCall
 
 Functions = Sequence[Mapping[str, Any]]  # schemas in OpenAI's form
+Span = tuple[int, int, str, str, str]  # where a text may call, what it says there, the mark and the name before that
 
 _JSON = '{"name": "search", "arguments": {"query": "..."}}'
 _FORMS = {  # what opens a call: what closes it, and how a call looks
@@ -37,6 +38,8 @@ _FORMS = {  # what opens a call: what closes it, and how a call looks
     "<|message|>": ("", 'commentary to=functions.search<|message|>{"query": "..."}<|call|>'),
     "```": ("```", '```tool_code\nsearch(query="...")\n```'),
 }
+_ARGUMENTS = "function", "arguments", "parameters", "input", "args", "action_input"
+_WHOLE = "*"  # stands for the mark of a text that is nothing but a call
 _NAMED = "<function=", "<invoke name="  # marks that are part of the call
 _WITHIN = "[ARGS]", "<arg_key>", "<function="  # marks that tell of the form inside another one
 _NO_START = "[ARGS]", "<arg_key>", "<|message|>", "```"
@@ -44,16 +47,20 @@ _START = re.compile("|".join(re.escape(mark) for mark in _FORMS if mark not in _
 _NEXT = {mark: re.compile(f"{re.escape(end)}|{re.escape(mark)}") for mark, (end, _) in _FORMS.items()}
 _AROUND = re.compile(r"</?(?:[\w:]+:)?(?:tool_calls?|function_calls)>|<[|｜]tool[▁_]calls(?:[▁_]section)?[▁_]\w+[|｜]>")
 THOUGHTS = ("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|channel>thought", "<channel|>")
-_WORD = string.ascii_letters + string.digits + "_-"
 _NAME = r"[A-Za-z_][\w.-]{0,63}"
 _HEAD = re.compile(rf"\s*(?:call:|function<｜tool▁sep｜>)?\s*({_NAME})")
 _XML_NAME = re.compile(rf'\s*<(?:function=|invoke name=)"?({_NAME})"?[^>\n]{{0,200}}>')
-_PARAMETER = re.compile(r'<parameter(?:=| name=)"?')
+_PAIR = re.compile(  # a parameter and its value, which may be cut
+    r'(?s)(?:<parameter(?:=| name=)"?([^>"]*)[^>]*>\n?|<arg_key>(.*?)</arg_key>\s*<arg_value>)'
+    r"(.*?)(?:\n?(?=</?(?:parameter|function|invoke)\b|<arg_key>)|</arg_value>|\n?\Z)"
+)
 _BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_][\w.-]*)\s*:")
 _OBJECT = re.compile(r'\{\s*"(?:name|function|type|id|tool|action|arguments|parameters)"')
-_LINE_CALL = re.compile(rf"(?m)^[\s`>*-]{{0,8}}(?:print\()?({_NAME})\(.*\)[`;\s]*$")
+_FENCE = re.compile(r"(?s)(?:(?P<mark>```)(?=tool_)|```)(?a:[\w-]*)(?P<body>.*?)(?:```|\Z)")
+_LINE_CALL = re.compile(rf"(?m)^[\s`>*-]{{0,8}}(?P<body>(?:print\()?{_NAME}\(.*\))[`;\s]*$")
 _ACTION = re.compile(
-    rf"(?im)^[^\w\n]{{0,8}}action:[^\S\n]*({_NAME})[^\n]*\n[^\w\n]{{0,8}}action input:[^\S\n]*(\{{.*\}}|[^\n]+)",
+    rf"(?im)^[^\w\n]{{0,8}}action:[^\S\n]*(?P<name>{_NAME})[^\n]*\n"
+    r"[^\w\n]{0,8}action input:[^\S\n]*(?P<body>\{.*\}|[^\n]+)"
 )
 _UNREADABLE = ValueError, TypeError, SyntaxError, RecursionError, MemoryError, AttributeError
 
@@ -65,34 +72,60 @@ def _refuse(constant: str) -> None:
 _DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse)
 
 
-class TurnText(NamedTuple):
-    """What a turn of the assistant thinks, says and calls."""
+def read_turn(text: str, functions: Functions = (), response_template: Mapping[str, Any] | None = None) -> Message:
+    """A turn of any family as sampled, without its end. `functions` are offered; without any, a search is.
 
-    thought: str
-    content: str
-    calls: tuple[ToolCall, ...]
+    A tokenizer's `response_template` says how transformers reads it. Where that finds no call, any known form counts.
 
-
-def read_turn(text: str, functions: Functions = ()) -> TurnText:
-    """Read a turn of any family. `functions` are offered; without any, a search is.
-
-    >>> read_turn('<think>dose?</think><tool_call>{"name": "search", "arguments": {"query": "gout"}}</tool_call>')
-    TurnText(thought='dose?', content='', calls=(ToolCall(name='search', arguments={'query': 'gout'}, error=''),))
+    >>> read_turn('<tool_call>{"name": "search", "arguments": {"query": "gout"}}</tool_call>').calls
+    (ToolCall(name='search', arguments={'query': 'gout'}, error=''),)
     """
+    if response_template and (told := _as_told(text, functions, response_template)):
+        return told
     if "<|message|>" in text:
         return _harmony(text, functions)
     thought, said = split_thought(text)
-    for read in (_marked, _fenced, _bare):
-        content, calls = read(said, functions)
+    whole = 0, len(said), said, _WHOLE, ""
+    python, react = _matches(_LINE_CALL, said), _matches(_ACTION, said)
+    for spans in (_marked(said), _matches(_FENCE, said), iter([whole]), _objects(said), python, react):
+        kept, calls, at = list[str](), list[ToolCall](), 0
+        for start, end, body, mark, name in spans:
+            if found := _read(body, functions, mark, name=name):
+                calls += found
+                kept.append(said[at:start])
+                at = end
         if calls:
-            return TurnText(thought, _AROUND.sub("", content).strip(), tuple(calls))
-    return TurnText(thought, said, ())
+            content = _AROUND.sub("", "".join([*kept, said[at:]])).strip()
+            return Message("assistant", content, calls=tuple(calls), thought=thought)
+    return Message("assistant", said, thought=thought)
 
 
 def call_of(found: object) -> ToolCall | None:
     """The call that an object such as {"name": "search", "arguments": {"query": "gout"}} makes; None: it is none."""
     calls = _read(json.dumps(found), (), "<tool_call>") if isinstance(found, Mapping) else []
     return next((call for call in calls if call.name), None)
+
+
+def query_of(call: ToolCall | None) -> str:
+    """What a call searches for: its `query`, or its only text. Empty where it has neither."""
+    given = call.arguments if call else {}
+    texts = [each for each in given.values() if isinstance(each, str)]
+    query = given.get("query", texts[0] if len(texts) == 1 else "")
+    return str(next(iter(query), "") if isinstance(query, list) else query).strip()
+
+
+def _as_told(text: str, functions: Functions, response_template: Mapping[str, Any]) -> Message | None:
+    """A turn as transformers reads it; None where it cannot, or where our reader finds a call and it does not."""
+    from transformers.utils.chat_parsing import parse_response  # of versions whose tokenizers have a template
+
+    try:
+        found = parse_response(text, dict(response_template), prefix="", tools=[dict(each) for each in functions])
+        calls = tuple(filter(None, map(call_of, found.get("tool_calls", ()))))
+    except _UNREADABLE:
+        return None
+    said, thought = (str(found.get(name) or "") for name in ("content", "thinking"))
+    unread = any(call.error for call in calls) if calls else not (said or thought) or read_turn(text, functions).calls
+    return None if unread else Message("assistant", said, calls=calls, thought=thought)
 
 
 def split_thought(text: str) -> tuple[str, str]:
@@ -115,7 +148,7 @@ def split_thought(text: str) -> tuple[str, str]:
     return "", text.strip()
 
 
-def _harmony(text: str, functions: Functions) -> TurnText:
+def _harmony(text: str, functions: Functions) -> Message:
     """Messages with a channel each: thoughts are analysis, a recipient is called, the rest is said."""
     thought, said, calls = list[str](), list[str](), list[ToolCall]()
     for part in text.split("<|start|>"):
@@ -126,12 +159,12 @@ def _harmony(text: str, functions: Functions) -> TurnText:
             calls += _read(body, functions, "<|message|>", name=called[1])
         elif marked:
             (thought if "analysis" in header else said).append(body)
-    return TurnText("\n".join(thought), "\n".join(said), tuple(calls))
+    return Message("assistant", "\n".join(said), calls=tuple(calls), thought="\n".join(thought))
 
 
-def _marked(text: str, functions: Functions) -> tuple[str, list[ToolCall]]:
-    """The text without the calls behind a family's mark, and the calls."""
-    kept, calls, at = list[str](), list[ToolCall](), 0
+def _marked(text: str) -> Iterator[Span]:
+    """Calls behind a family's mark."""
+    at = 0
     while found := _START.search(text, at):
         mark, start = found[0], found.end()
         inside, brace = start, text.find("{", start, start + 120)
@@ -142,67 +175,43 @@ def _marked(text: str, functions: Functions) -> tuple[str, list[ToolCall]]:
                 inside = brace
         closed = _NEXT[mark].search(text, inside)
         end = closed.start() if closed else len(text)
-        kept.append(text[at : found.start()])
-        calls += _read(text[found.start() if mark in _NAMED else start : end], functions, mark)
         at = closed.end() if closed and closed[0] != mark else end
-    return "".join([*kept, text[at:]]), calls
+        yield found.start(), at, text[found.start() if mark in _NAMED else start : end], mark, ""
 
 
-def _fenced(text: str, functions: Functions) -> tuple[str, list[ToolCall]]:
-    """The text without the fenced blocks that call an offered tool, and the calls."""
-    kept, calls = list[str](), list[ToolCall]()
-    for number, part in enumerate(text.split("```")):
-        language = part[: len(part) - len(part.lstrip(_WORD))] if number % 2 else ""
-        mark = "```" if language.startswith("tool_") else ""
-        found = _read(part[len(language) :], functions, mark) if number % 2 else []
-        calls += found
-        kept += [] if found else ["```", part, "```"] if number % 2 else [part]
-    return "".join(kept), calls
-
-
-def _bare(text: str, functions: Functions) -> tuple[str, list[ToolCall]]:
-    """The text without the calls of offered tools that nothing marks, and the calls: JSON, Python, or ReAct's."""
-    calls = _read(text, functions, whole=True)
-    if calls:
-        return "", calls
-    kept, at = list[str](), 0
+def _objects(text: str) -> Iterator[Span]:
+    """Objects in prose that may be calls."""
+    at = 0
     while found := _OBJECT.search(text, at):
         try:
-            end = _DECODER.raw_decode(text, found.start())[1]
+            at = _DECODER.raw_decode(text, found.start())[1]
         except json.JSONDecodeError as error:
-            end = max(found.end(), error.pos)
-            kept.append(text[at:end])
+            at = max(found.end(), error.pos)
         except (ValueError, RecursionError):
-            break
+            return
         else:
-            read = _read(text[found.start() : end], functions)
-            calls += read
-            kept.append(text[at : found.start() if read else end])
-        at = end
-    if calls:
-        return "".join([*kept, text[at:]]), calls
-    for pattern in (_LINE_CALL, _ACTION):
-        for found in pattern.finditer(text):
-            call, name = (found[0].strip("`>*-; \t\n"), "") if pattern is _LINE_CALL else (found[2], found[1])
-            calls += _read(call, functions, name=name)
-        if calls:
-            return pattern.sub("", text), calls
-    return text, []
+            yield found.start(), at, text[found.start() : at], "", ""
 
 
-def _read(body: str, functions: Functions, mark: str = "", *, name: str = "", whole: bool = False) -> list[ToolCall]:
-    """The calls in a text. With a `mark` there must be one; without it, only those of offered tools count.
+def _matches(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
+    for found in pattern.finditer(text):
+        named = found.groupdict()
+        yield *found.span(), named["body"], named.get("mark") or "", named.get("name") or ""
+
+
+def _read(body: str, functions: Functions, mark: str = "", *, name: str = "") -> list[ToolCall]:
+    """The calls in a text. With a `mark` of `_FORMS` there must be one; else only those of offered tools count.
 
     `name` is that of the tool, where the text holds its arguments alone.
     """
     body = body.strip()
     try:
-        written = [(name, body)] if name else list(_written(body, functions, nameless=bool(mark) or whole))
+        written = [(name, body)] if name else list(_written(body, functions, nameless=bool(mark)))
         calls = [_call(called, arguments, functions) for called, arguments in written]
         error = "there is none"
     except _UNREADABLE as found:
         calls, error = [], str(found)[:200]
-    if not mark:
+    if mark not in _FORMS:
         return calls if any(_offered(call.name, functions) for call in calls) else []
     if calls:
         return calls
@@ -247,26 +256,25 @@ def _parameters(functions: Functions) -> dict[str, dict[str, Any]]:
 
 
 def _offered(name: str, functions: Functions) -> bool:
-    return name in _parameters(functions) if functions else "search" in name.lower()
+    return name in _parameters(functions) if functions else "search" in name.lower().replace("research", "")
 
 
 def _written(body: str, functions: Functions, *, nameless: bool) -> Iterator[tuple[str, Any]]:
     """Names and arguments as a text writes them. Raises one of `_UNREADABLE`."""
-    head = _HEAD.match(body)
+    head = (_XML_NAME if body.startswith("<") else _HEAD).match(body)
     if body[:1] in ("{", "["):
         try:
-            yield from _objects(body, functions if nameless else ())
+            yield from _named(body, functions if nameless else ())
         except ValueError:
             if body[0] == "{":
                 raise
             yield from _python(body)
-    elif body.startswith("<"):
-        yield _elements(body, functions)
     elif not head:
         return
-    elif "<arg_key>" in body:
-        pairs = [part.partition("</arg_key>")[::2] for part in body.split("<arg_key>")[1:]]
-        values = {key.strip(): value.partition("<arg_value>")[2].partition("</arg_value>")[0] for key, value in pairs}
+    elif body.startswith("<") and body[head.end() :].lstrip()[:1] == "{":
+        yield head[1], _DECODER.raw_decode(body[head.end() :].lstrip())[0]
+    elif body.startswith("<") or "<arg_key>" in body:
+        values = {(key or other).strip(): value for key, other, value in _PAIR.findall(body)}
         yield head[1], _typed(head[1], values, functions)
     elif body[head.end() : head.end() + 1] == "(":
         yield from _python(body)
@@ -275,7 +283,7 @@ def _written(body: str, functions: Functions, *, nameless: bool) -> Iterator[tup
         yield head[1], _DECODER.raw_decode(inner)[0]
 
 
-def _objects(text: str, functions: Functions) -> Iterator[tuple[str, Any]]:
+def _named(text: str, functions: Functions) -> Iterator[tuple[str, Any]]:
     """The calls in JSON objects, one behind the other or in a list."""
     at = 0
     while text[at : at + 1] in ("{", "["):
@@ -285,7 +293,7 @@ def _objects(text: str, functions: Functions) -> Iterator[tuple[str, Any]]:
             inner = inner if isinstance(inner, Mapping) else each
             name = next((inner[key] for key in ("name", "function", "tool", "action") if key in inner), "")
             rest = {key: value for key, value in inner.items() if value is not name and key not in ("type", "id")}
-            arguments = next((rest[key] for key in (*INSIDE, "args", "action_input") if key in rest), rest)
+            arguments = next((rest[key] for key in _ARGUMENTS if key in rest), rest)
             only = next(iter(_parameters(functions)), "") if len(functions) == 1 else ""
             if not name and only and next(iter(_parameters(functions)[only]), "") in inner:
                 name = only
@@ -294,32 +302,14 @@ def _objects(text: str, functions: Functions) -> Iterator[tuple[str, Any]]:
         at += len(text[at : at + 9]) - len(text[at : at + 9].lstrip(" \n\t,;"))
 
 
-def _elements(text: str, functions: Functions) -> tuple[str, Any]:
-    """The call that elements write: `<function=name>`, with one for each parameter or with JSON."""
-    named = _XML_NAME.match(text)
-    if not named:
-        raise ValueError("it has no name")
-    inside = text[named.end() :]
-    if inside.lstrip()[:1] == "{":
-        return named[1], _DECODER.raw_decode(inside.lstrip())[0]
-    values = dict[str, str]()
-    for part in _PARAMETER.split(inside)[1:]:
-        key, _, value = part.partition(">")
-        value = re.split(r"</(?:parameter|function|invoke)>", value, maxsplit=1)[0]
-        values[key.split('"')[0].strip()] = value.removeprefix("\n").removesuffix("\n")
-    return named[1], _typed(named[1], values, functions)
-
-
 def _typed(name: str, values: Mapping[str, str], functions: Functions) -> dict[str, Any]:
     """Values that are written without quotation marks: those of parameters that are no strings are read as JSON."""
     known, made = _parameters(functions).get(name, {}), dict[str, Any](values)
     for key, value in values.items():
         schema = known.get(key) or {}
         if "string" not in str(schema.get("type") or schema.get("anyOf") or "string"):
-            try:
+            with suppress(ValueError, RecursionError):  # the tool tells what it wants
                 made[key] = _DECODER.decode(value.strip())
-            except (ValueError, RecursionError):
-                continue  # the tool tells what it wants
     return made
 
 

@@ -7,11 +7,24 @@ import math
 
 
 class MedagentError(Exception):
-    """Base of the project's errors. The command line prints these without a traceback."""
+    """Base of the project's errors. The command line prints these without a traceback.
+
+    What a kind of error tells beside its message becomes attributes.
+    """
+
+    def __init__(self, message: str, **told: object) -> None:
+        super().__init__(message)
+        vars(self).update(told)
 
 
 class ConfigError(MedagentError):
     """Settings or files that cannot work together."""
+
+
+def require(holds: bool, setting: str, found: object, wanted: str) -> None:
+    """Raise ConfigError, which names the setting, what was found and what was wanted, unless it `holds`."""
+    if not holds:
+        raise ConfigError(f"{setting}: found {found}, wanted {wanted}.")
 
 
 class PolicyError(MedagentError):
@@ -27,10 +40,6 @@ class EndpointError(PolicyError):
 
     since, host, status = math.inf, "", 0
     retry_after_s: int | None = None
-
-    def __init__(self, message: str, **told: object) -> None:
-        super().__init__(message)
-        vars(self).update(told)
 
 
 class InputError(MedagentError):

@@ -17,8 +17,7 @@ from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.models.agent_weights import adapter_folder, base_path, has_adapter, load_base
 from medagent.models.base_models import public_name
-from medagent.models.merging import MAX_MERGE_LOST, merge_into
-from medagent.models.plain_lora import check_adapter, with_adapter
+from medagent.models.plain_lora import MAX_MERGE_LOST, check_adapter, merge_into, with_adapter
 from medagent.protocol import NOT_ADVICE
 from medagent.run_folder import RunFolder
 
@@ -64,8 +63,7 @@ def export_merged(
         model.generation_config = _storable(model.generation_config, spec.base_model)
     model.save_pretrained(fresh)
     made = f"The LoRA adapter is merged into the weights; rounding took {lost:.2%} of its change."
-    write_whole(fresh / "README.md", model_card(spec, agent, made=made))
-    size = _publish(fresh, out)
+    size = _publish(fresh, out, model_card(spec, agent, made=made))
     print(
         f"Exported {agent} to {out}: {size:,.1f} MB, {lost:.2%} of the adapter lost to rounding. vllm serve {out}, or "
         f"medagent evaluate --agent {out}."
@@ -109,8 +107,7 @@ def export_adapter(agent: Path, out: Path, *, overwrite: bool = False) -> None:
     shutil.copytree(adapter_folder(agent), fresh / "adapter")
     base = f"4 bits ({spec.quantise})" if spec.quantise != "none" else spec.dtype
     made = f"The folder `adapter` holds the LoRA alone. It belongs to the base model below, in {base}."
-    write_whole(fresh / "README.md", model_card(spec, agent, made=made))
-    size = _publish(fresh, out)
+    size = _publish(fresh, out, model_card(spec, agent, made=made))
     print(
         f"Exported {agent} to {out}: {size:,.1f} MB, the adapter alone. medagent evaluate --agent {out}, or vllm serve "
         f"{base_path(agent, spec)} --enable-lora --lora-modules NAME={out / 'adapter'}."
@@ -128,8 +125,9 @@ def _begun(out: Path, overwrite: bool) -> Path:
     return fresh
 
 
-def _publish(fresh: Path, out: Path) -> float:
-    """Put the finished folder in its place; returns its size in MB."""
+def _publish(fresh: Path, out: Path, card: str) -> float:
+    """Write the model card, and put the finished folder in its place; returns its size in MB."""
+    write_whole(fresh / "README.md", card)
     RunFolder(fresh, "export").mark()
     if out.exists():
         shutil.rmtree(out)

@@ -6,14 +6,12 @@ messages then shows the model another history than one that keeps the tokens. `c
 (`medagent.types.NEW_CONTEXT`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from medagent.call_syntax import read_turn
 from medagent.models.tool_template import Slot, ToolTemplate
 from medagent.pieces import Piece, encode
 from medagent.policy import SampledTurn, Session
@@ -26,12 +24,6 @@ _USER = Message("user", "x")
 
 class RewrittenError(ValueError):
     """A template changes more of a dialogue than the turns of the assistant; the message says what."""
-
-
-def read_message(text: str, functions: Sequence[Mapping[str, Any]] = ()) -> Message:
-    """A turn of the assistant as sampled, without its end, as a message; it may call these functions."""
-    thought, content, calls = read_turn(text, functions)
-    return Message("assistant", content, calls=calls, thought=thought)
 
 
 def shown_turns(template: ToolTemplate, turns: Sequence[Message]) -> list[str]:
@@ -123,7 +115,9 @@ class RerenderingSession:
         self._session.append(context[len(self._read) :])
         sampled = await self._session.sample(max_tokens=max_tokens)
         self._read = [*context, *sampled.token_ids]
-        self._turns.append(read_message(without_end(self._template, sampled.text), self._template.functions))
+        ends = self._template.turn_end(), self._template.turn_end(["tool"])
+        said = sampled.text.removesuffix(next(filter(sampled.text.endswith, ends), ""))
+        self._turns.append(self._template.read(said))
         return sampled if going_on else replace(sampled, context_ids=tuple(context))
 
     def close(self) -> None:
@@ -149,17 +143,11 @@ def context_of(template: ToolTemplate, given: Sequence[list[int]], turns: Sequen
     return [*ids, *given[-1]]
 
 
-def without_end(template: ToolTemplate, text: str) -> str:
-    """A turn's text without the end that the template gives it."""
-    ends = template.turn_end(), template.turn_end(["tool"])
-    return next((text.removesuffix(end) for end in ends if end and text.endswith(end)), text)
-
-
 def differing_turns(template: ToolTemplate, rollout: Rollout) -> list[int]:
     """The turns that were sampled in another history than a server shows which renders each request anew."""
     given, kept, found = [list(rollout.prompt_ids)], list[int](), list[int]()
     for number, turn in enumerate(rollout.turns):
-        said = [read_message(each.text, template.functions) for each in rollout.turns[:number]]
+        said = [template.read(each.text) for each in rollout.turns[:number]]
         read = list(turn.context_ids) or [*kept, *given[-1]]
         try:
             shown = context_of(template, given, said)

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.models.chat_template import beginning_of_text, chat_frame, day_of
 from medagent.pieces import Block, ParsedTurn, Piece, encode
-from medagent.protocol import TagProtocol, TurnProtocol, neutralise
+from medagent.protocol import TagProtocol, TurnProtocol, fitted
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Question
 from medagent.untrusted_text import harmless_passages
@@ -60,9 +60,6 @@ class PlainProtocol(TurnProtocol):
         """Itself: it never searches."""
         return self
 
-    def neutralise(self, text: str) -> str:
-        return neutralise(text)
-
     def described(self) -> str:
         return 'one message with the passages and the question, and a reply that ends with a line "Answer: ..."'
 
@@ -81,18 +78,14 @@ class PlainProtocol(TurnProtocol):
         self, tokenizer: PreTrainedTokenizerBase, passages: Sequence[Passage], *, first_number: int, max_tokens: int
     ) -> tuple[list[int], int]:
         """Token ids of the passages, and how many are shown. One that does not fit is shortened."""
-        ids = encode(tokenizer, [Piece("Passages:\n" if passages else "Passages: none found\n")])
-        shown = 0
-        for number, passage in enumerate(harmless_passages(tokenizer, passages), start=first_number):
-            mark = encode(tokenizer, [Piece(f"[{number}] ")])
-            text = encode(tokenizer, [Piece(self.neutralise(passage.shown_text), trusted=False)])
-            end = encode(tokenizer, [Piece("\n")])
-            room = max_tokens - len(ids) - len(mark) - len(end)
-            if room < min(4, len(text)):
-                break
-            ids += mark + text[:room] + end
-            shown += 1
-        return [*ids, *encode(tokenizer, [Piece("\n")])], shown
+        said = "Passages:\n" if passages else "Passages: none found\n"
+        head, end = (encode(tokenizer, [Piece(text)]) for text in (said, "\n"))
+        rows = [
+            ([Piece(f"[{number}] ")], Piece(self.neutralise(passage.shown_text), trusted=False), [Piece("\n")])
+            for number, passage in enumerate(harmless_passages(tokenizer, passages), start=first_number)
+        ]
+        ids, shown = fitted(tokenizer, rows, max_tokens - len(head))
+        return [*head, *ids, *end], shown
 
     def parse(self, text: str) -> ParsedTurn:
         """The last line that says something, without "Answer:", as the answer; thoughts before it are none."""

@@ -43,15 +43,13 @@ class Session(Protocol):
 
     def append(self, token_ids: list[int]) -> None:
         """Add tokens that the policy did not write; they are read before the next turn."""
-        ...
 
     async def sample(self, *, max_tokens: int) -> SampledTurn:
         """Sample one turn of at most `max_tokens` tokens, up to an end tag."""
-        ...
 
     def close(self) -> None:
-        """Free what the session holds; safe to call twice."""
-        ...
+        """Free what the session holds, which may be nothing; safe to call twice."""
+        return
 
 
 class Policy(Protocol):
@@ -65,8 +63,7 @@ class Policy(Protocol):
 
         A turn ends after the `end` of any of `blocks` (`TurnProtocol.blocks`).
         """
-        ...
 
     async def disconnect(self) -> None:
         """Release what belongs to the running event loop, which is about to end. No dialogue is open then."""
-        ...
+        return

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from medagent.answer_forms import FORM_HINTS
 from medagent.models.chat_template import beginning_of_text, chat_frame, day_of
 from medagent.pieces import Block, ParsedTurn, Piece, encode
-from medagent.policy import Policy, Session
+from medagent.policy import Policy, SampledTurn, Session
 from medagent.retrieval.passages import Passage
 from medagent.tool_calls import ToolResult
 from medagent.types import LETTERS, Question, Rollout
@@ -62,6 +62,23 @@ def neutralise(text: str) -> str:
     'x (2) ‹/information>‹answer>A'
     """
     return with_look_alikes(" ".join(visible(text).split()), _TAG, _CITATION)
+
+
+def fitted(
+    tokenizer: PreTrainedTokenizerBase, rows: Sequence[tuple[Sequence[Piece], Piece, Sequence[Piece]]], room: int
+) -> tuple[list[int], int]:
+    """Token ids of what stands before a text, the text, and what follows it, of as many rows as fit into `room`.
+
+    Also how many these are. A text that does not fit is shortened, or left out where nothing of it fits.
+    """
+    ids = list[int]()
+    for shown, (before, text, after) in enumerate(rows):
+        begin, said, end = (encode(tokenizer, pieces) for pieces in (before, [text], after))
+        fits = room - len(ids) - len(begin) - len(end)
+        if fits < min(4, len(said)):
+            return ids, shown
+        ids += begin + said[:fits] + end
+    return ids, len(rows)
 
 
 class TurnProtocol(ABC):
@@ -167,11 +184,11 @@ class TurnProtocol(ABC):
         *,
         first_number: int,
         max_tokens: int,
-        ended: bool = True,
+        turn: SampledTurn | None = None,
     ) -> tuple[list[int], list[int]]:
         """Token ids of the results of a turn's calls within `max_tokens`, and how many passages of each they show.
 
-        An error is shown as a passage that does not count. `ended`: the turn was sampled to its end.
+        An error is shown as a passage that does not count. A sampled `turn` without the format's end gets it here.
         """
         (result,) = results  # a turn in tags calls once
         passages = [hit.passage for hit in result.hits] or [Passage.make("", result.error)] * bool(result.error)
@@ -184,6 +201,10 @@ class TurnProtocol(ABC):
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn."""
 
+    def read(self, tokenizer: PreTrainedTokenizerBase, text: str) -> ParsedTurn:
+        """Read one turn of a model, whose tokenizer may tell how."""
+        return self.parse(text)
+
     def num_numbers(self, passages: Sequence[Passage]) -> int:
         """How many numbers an observation gives these passages: one each."""
         return len(passages)
@@ -192,9 +213,9 @@ class TurnProtocol(ABC):
         """The answer of which the agent wrote `said`, where all these passages were shown. None: it is none."""
         return said
 
-    @abstractmethod
     def neutralise(self, text: str) -> str:
         """Untrusted `text` (a query, a question, a passage) that can neither speak the protocol nor cite."""
+        return neutralise(text)
 
     @abstractmethod
     def described(self) -> str:
@@ -286,45 +307,25 @@ class TagProtocol(TurnProtocol):
         ids, begin = encode(tokenizer, pieces), list(beginning_of_text(tokenizer))
         return ids if ids[: len(begin)] == begin else begin + ids
 
-    def observation(self, passages: Sequence[Passage], *, first_number: int) -> list[Piece]:
-        """The `<information>` block. A passage's number stands before its final period, as a citation does.
-
-        A block without passages says so, because an empty result is information too.
-        """
-        pieces = [Piece("\n<information>\n")]
-        for number, passage in enumerate(passages, start=first_number):
-            pieces += [
-                Piece("-"),
-                Piece(" " + self.neutralise(passage.shown_text).rstrip(". "), trusted=False),
-                Piece(f" [{number}].\n"),
-            ]
-        none = [] if passages else [Piece("- no passage found\n")]
-        return [*pieces, *none, Piece("</information>\n")]
-
     def encode_observation(
         self, tokenizer: PreTrainedTokenizerBase, passages: Sequence[Passage], *, first_number: int, max_tokens: int
     ) -> tuple[list[int], int]:
-        """Token ids of the block within `max_tokens`, and how many passages it shows.
+        """See `TurnProtocol.encode_observation`. A passage's number stands before its final period, as a citation does.
 
-        A passage that does not fit is shortened. One of which nothing fits is left out. The block is always closed.
+        The block is always closed. One without passages says so, because an empty result is information too.
         """
-        head, *middle, tail = (
-            (encode(tokenizer, [piece]), piece)
-            for piece in self.observation(harmless_passages(tokenizer, passages), first_number=first_number)
-        )
-        room = max_tokens - len(head[0]) - len(tail[0])
-        ids, shown = list(head[0]), 0
-        if not passages:
-            return ids + middle[0][0] + tail[0], 0
-        for dash, text, mark in zip(middle[0::3], middle[1::3], middle[2::3], strict=True):
-            fits = room - len(dash[0]) - len(mark[0])
-            if fits < min(4, len(text[0])):
-                break
-            kept = text[0][:fits]
-            ids += dash[0] + kept + mark[0]
-            room -= len(dash[0]) + len(kept) + len(mark[0])
-            shown += 1
-        return ids + tail[0], shown
+        rows = [
+            (
+                [Piece("-")],
+                Piece(" " + self.neutralise(passage.shown_text).rstrip(". "), trusted=False),
+                [Piece(f" [{number}].\n")],
+            )
+            for number, passage in enumerate(harmless_passages(tokenizer, passages), start=first_number)
+        ]
+        none = [] if passages else [Piece("- no passage found\n")]
+        head, tail = (encode(tokenizer, [Piece(text)]) for text in ("\n<information>\n", "</information>\n"))
+        ids, shown = fitted(tokenizer, rows, max_tokens - len(head) - len(tail))
+        return [*head, *ids, *encode(tokenizer, none), *tail], shown
 
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn. Exactly one closed search or answer block, at the end and outside of thoughts, counts.

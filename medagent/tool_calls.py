@@ -1,10 +1,6 @@
-"""Tools as models call them: a call, its result, and the messages of a dialogue with tools.
+"""Tools as models call them: a call, its result, and the messages of a dialogue with tools."""
 
-Also how one query is read from a call that an endpoint reports, or that a model wrote.
-"""
-
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,7 +12,6 @@ SEARCH_FUNCTION: dict[str, Any] = {
     "type": "function",
     "function": {"name": "search", "description": _TOLD, "parameters": _PARAMETERS},
 }
-INSIDE = ("function", "arguments", "parameters", "input")  # keys below which models write the arguments
 
 
 @dataclass(frozen=True)
@@ -48,24 +43,7 @@ class Message:
     thought: str = ""
 
 
-def query_of(call: object) -> str:
-    """The query of a call such as {"name": "search", "arguments": {"query": "gout"}}; empty where it has none.
-
-    Arguments may be JSON as text, as OpenAI's API sends them, or the query itself.
-    """
-    if isinstance(call, str):
-        try:
-            found = json.loads(call)
-        except (ValueError, RecursionError):
-            found = None
-        return query_of(found) if isinstance(found, dict | list) else call.strip()
-    if isinstance(call, list):
-        return query_of(call[0]) if call else ""
-    if not isinstance(call, Mapping):
-        return ""
-    for key in INSIDE:
-        if key in call:
-            return query_of(call[key])
-    texts = [value for key, value in call.items() if isinstance(value, str) and key not in ("name", "id", "type")]
-    query = call.get("query", texts[0] if len(texts) == 1 else "")
-    return query_of(query) if isinstance(query, list) else str(query).strip()
+def searched(calls: Sequence[ToolCall]) -> str | None:
+    """What the searches among some calls look for; None where there is none."""
+    queries = [str(call.arguments.get("query", "")) for call in calls if call.name == "search" and not call.error]
+    return "; ".join(filter(None, queries)) or None

@@ -5,6 +5,7 @@ rendered again. It ends where the template ends a turn. A turn without a call is
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, Self
@@ -12,15 +13,16 @@ from typing import Any, ClassVar, Literal, Self
 from transformers import PreTrainedTokenizerBase
 
 from medagent.answer_forms import FORM_HINTS
+from medagent.call_syntax import read_turn
 from medagent.errors import ConfigError
-from medagent.history import DROPS, RerenderingSession, changes, differing_turns, read_message
+from medagent.history import DROPS, RerenderingSession, changes, differing_turns
 from medagent.models.chat_template import day_of
 from medagent.models.tool_template import Slot, ToolTemplate
 from medagent.pieces import Block, ParsedTurn, Piece, encode
-from medagent.policy import Policy, Session
+from medagent.policy import Policy, SampledTurn, Session
 from medagent.protocol import TurnProtocol, neutralise
 from medagent.retrieval.passages import Hit, Passage
-from medagent.tool_calls import SEARCH_FUNCTION, Message, ToolCall, ToolResult
+from medagent.tool_calls import SEARCH_FUNCTION, Message, ToolCall, ToolResult, searched
 from medagent.types import LETTERS, Question, Rollout
 from medagent.untrusted_text import harmless, harmless_passages, harmless_question
 
@@ -33,6 +35,7 @@ brackets, like [1]. In the answer {naming}, and cite the passages that support i
 NAMING = "name one option by its letter in parentheses, like (B)", "say it in a few words"  # with and without options
 _QUERY = "\u2063"
 NOT_FOUND = "No passage found."
+_OPEN_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\(?:u[0-9a-f]{0,3})?$")  # of JSON
 
 
 @dataclass(frozen=True)
@@ -86,10 +89,6 @@ class ToolProtocol(TurnProtocol):
     def described(self) -> str:
         return "tool calls in the syntax of the model's chat template, and an answer with passage numbers in brackets"
 
-    def template(self, tokenizer: PreTrainedTokenizerBase) -> ToolTemplate:
-        """The tokenizer's chat template with this protocol's functions."""
-        return ToolTemplate(tokenizer, self.date, self.functions)
-
     def turn_ends(self, tokenizer: PreTrainedTokenizerBase) -> tuple[Block, ...]:
         ends = {self.turn_end(tokenizer, called=called) for called in (False, bool(self.functions))}
         return tuple(Block("", end) for end in sorted(ends - {str(tokenizer.eos_token)}))
@@ -98,18 +97,16 @@ class ToolProtocol(TurnProtocol):
         tokenizer = policy.tokenizer
         if not changes(tokenizer, str(tokenizer.chat_template), self.date):
             return {}
-        differing = sum(len(differing_turns(self._template(tokenizer), rollout)) for rollout in rollouts)
+        differing = sum(len(differing_turns(self.template(tokenizer), rollout)) for rollout in rollouts)
         return {"rollout/other_history": differing / max(1, sum(len(rollout.turns) for rollout in rollouts))}
 
     def note_on(self, tokenizer: PreTrainedTokenizerBase) -> str:
         changed = changes(tokenizer, str(tokenizer.chat_template), self.date)
-        kept = (
-            "This run keeps their tokens as sampled, and medagent serves the agent so. For another server set history"
-        )
+        if not changed or self.history != "keep":
+            return ""
         return (
-            f"protocol.history: the chat template {changed}. {kept} to rerender."
-            if changed and self.history == "keep"
-            else ""
+            f"protocol.history: the chat template {changed}. This run keeps their tokens as sampled, and medagent "
+            "serves the agent so. For another server set history to rerender."
         )
 
     def session(self, tokenizer: PreTrainedTokenizerBase, begin: Callable[[int], Session]) -> Session:
@@ -125,14 +122,19 @@ class ToolProtocol(TurnProtocol):
                 f"protocol.history: found {self.history} and a chat template that {changed}. Set it to keep, which "
                 "serves the tokens as sampled."
             )
-        return begin(0) if self.history == "keep" else RerenderingSession(self._template(tokenizer), begin)
+        return begin(0) if self.history == "keep" else RerenderingSession(self.template(tokenizer), begin)
 
     def turn_end(self, tokenizer: PreTrainedTokenizerBase, *, called: bool) -> str:
         name = self.functions[0]["function"]["name"] if called else ""
-        return self._template(tokenizer).turn_end([name] if called else [])
+        return self.template(tokenizer).turn_end([name] if called else [])
 
     def ended_by(self, trained: bool) -> bool:
         return True
+
+    def ended(self, tokenizer: PreTrainedTokenizerBase, turn: SampledTurn, *, called: bool) -> bool:
+        """Whether a turn ends as the template ends one, one that calls a tool if `called`; not by another token."""
+        end = self.turn_end(tokenizer, called=called and bool(self.functions))
+        return turn.text.endswith(end) or str(tokenizer.decode(list(turn.token_ids[-1:]))) == end
 
     def query_pieces(self, tokenizer: PreTrainedTokenizerBase, query: str) -> list[Piece]:
         before, _, after = self.written_turn(tokenizer, query=_QUERY).partition(_QUERY)
@@ -142,27 +144,23 @@ class ToolProtocol(TurnProtocol):
 
     def written_turn(self, tokenizer: PreTrainedTokenizerBase, *, query: str | None = None, answer: str = "") -> str:
         if query is not None and self.call_form == "json":
-            return (
-                "```json\n"
-                + json.dumps({"name": "search", "arguments": {"query": query}}, ensure_ascii=False)
-                + "\n```"
-            )
+            call = {"name": "search", "arguments": {"query": query}}
+            return f"```json\n{json.dumps(call, ensure_ascii=False)}\n```"
         calls = () if query is None else (ToolCall("search", {"query": query}),)
-        return self._template(tokenizer).turn_text(Message("assistant", "" if calls else answer, calls=calls))
+        return self.template(tokenizer).turn_text(Message("assistant", "" if calls else answer, calls=calls))
 
     def opened(self, tokenizer: PreTrainedTokenizerBase, number: int = 0) -> str:
         """See `TurnProtocol.opened`: every generation prompt may open a thought."""
-        return self._template(tokenizer).opened()
+        return self.template(tokenizer).opened()
 
     def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> list[int]:
         """Token ids of the tools and the question, up to where the policy starts to write."""
-        asked = self._asked(harmless_question(tokenizer, question))
-        parts = self._template(tokenizer).parts([Message("user", "question")])
-        return self._ids(
-            tokenizer,
-            parts,
-            lambda slot: encode(tokenizer, [Piece(slot.written(piece.text), piece.trusted) for piece in asked]),
-        )
+        asked = self.asked(harmless_question(tokenizer, question))
+
+        def content(slot: Slot) -> list[int]:
+            return encode(tokenizer, [Piece(slot.written(piece.text), piece.trusted) for piece in asked])
+
+        return self._ids(tokenizer, self.template(tokenizer).parts([Message("user", "question")]), content)
 
     def encode_messages(
         self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], functions: Sequence[Mapping[str, Any]]
@@ -174,7 +172,7 @@ class ToolProtocol(TurnProtocol):
     def encode_next(
         self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], *, ended: bool = True
     ) -> list[int]:
-        """Token ids of the messages after a turn, up to the next one. `ended`: the turn was sampled to its end."""
+        """Token ids of the messages after a turn, up to the next one. Where it has not `ended`, its end comes first."""
         return self._next(tokenizer, messages, lambda slot: _untrusted(tokenizer, slot), ended=ended)
 
     def encode_results(
@@ -184,10 +182,12 @@ class ToolProtocol(TurnProtocol):
         *,
         first_number: int,
         max_tokens: int,
-        ended: bool = True,
+        turn: SampledTurn | None = None,
     ) -> tuple[list[int], list[int]]:
         """See `TurnProtocol.encode_results`. A passage that does not fit is shortened, or left out if nothing fits."""
         messages = [Message("tool", "result", name=result.name) for result in results]
+        # A history that is rendered anew has each end already.
+        ended = turn is None or self.history == "rerender" or self.ended(tokenizer, turn, called=True)
         room = max_tokens - len(self._next(tokenizer, messages, lambda slot: [], ended=ended))
         shown = [0] * len(results)
 
@@ -208,9 +208,12 @@ class ToolProtocol(TurnProtocol):
         ids, shown = self.encode_results(tokenizer, [found], first_number=first_number, max_tokens=max_tokens)
         return ids, shown[0]
 
-    def read_message(self, text: str) -> Message:
-        """A sampled turn as a message of the assistant."""
-        return read_message(text, self.functions)
+    def read_message(self, text: str, tokenizer: PreTrainedTokenizerBase | None = None) -> Message:
+        """A sampled turn as a message of the assistant, read as the tokenizer tells where it does."""
+        return self.template(tokenizer).read(text) if tokenizer else read_turn(text, self.functions)
+
+    def read(self, tokenizer: PreTrainedTokenizerBase, text: str) -> ParsedTurn:
+        return self._parsed(self.read_message(text, tokenizer))
 
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn, in the syntax of any family.
@@ -218,17 +221,19 @@ class ToolProtocol(TurnProtocol):
         >>> ToolProtocol().parse('<tool_call>{"name": "search", "arguments": {"query": "gout"}}</tool_call>').query
         'gout'
         """
-        said = self.read_message(text)
+        return self._parsed(self.read_message(text))
+
+    def _parsed(self, said: Message) -> ParsedTurn:
         if not said.calls:
             return ParsedTurn(said.thought, None, said.content or None)
-        calls = said.calls
-        queries = [str(call.arguments.get("query", "")) for call in calls if call.name == "search" and not call.error]
-        return ParsedTurn(said.thought or said.content, "; ".join(filter(None, queries)) or None, None, calls)
+        return ParsedTurn(said.thought or said.content, searched(said.calls), None, said.calls)
 
-    def _template(self, tokenizer: PreTrainedTokenizerBase) -> ToolTemplate:
+    def template(self, tokenizer: PreTrainedTokenizerBase) -> ToolTemplate:
+        """The tokenizer's chat template with this protocol's functions."""
         return ToolTemplate(tokenizer, self.date, self.functions)
 
-    def _asked(self, question: Question) -> list[Piece]:
+    def asked(self, question: Question) -> list[Piece]:
+        """The message that asks the question."""
         told = self.instructions.replace("{naming}", NAMING[0 if question.options else 1])
         pieces = [Piece(told + "\n\n")] if told else []
         pieces += [Piece("Question:"), Piece(" " + self.neutralise(question.text), trusted=False), Piece("\n")]
@@ -242,7 +247,7 @@ class ToolProtocol(TurnProtocol):
         """Token ids of one result within `room`, and how many passages they show."""
         if not result.hits:
             said = f"error: {self.neutralise(result.error)}" if result.error else NOT_FOUND
-            return encode(tokenizer, [Piece(slot.written(said), trusted=False)])[: max(0, room)], 0
+            return _cut(tokenizer, encode(tokenizer, [Piece(slot.written(said), trusted=False)]), slot, room), 0
         ids = list[int]()
         passages = harmless_passages(tokenizer, [hit.passage for hit in result.hits])
         for shown, passage in enumerate(passages):
@@ -251,13 +256,13 @@ class ToolProtocol(TurnProtocol):
             fits = room - len(ids) - len(mark)
             if fits < min(4, len(text)):
                 return ids, shown
-            ids += mark + text[:fits]
+            ids += mark + _cut(tokenizer, text, slot, fits)
         return ids, len(passages)
 
     def _next(
         self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], content: "Content", *, ended: bool
     ) -> list[int]:
-        end, parts = self._template(tokenizer).after_turn(messages)
+        end, parts = self.template(tokenizer).after_turn(messages)
         return self._ids(tokenizer, parts if ended else [end, *parts], content)
 
     def _ids(self, tokenizer: PreTrainedTokenizerBase, parts: Sequence[str | Slot], content: "Content") -> list[int]:
@@ -271,6 +276,14 @@ class ToolProtocol(TurnProtocol):
 
 
 Content = Callable[[Slot], list[int]]  # token ids of what stands in a place
+
+
+def _cut(tokenizer: PreTrainedTokenizerBase, ids: list[int], slot: Slot, room: int) -> list[int]:
+    """The first `room` tokens of a text. In JSON none ends inside an escape, which would hide the closing quote."""
+    kept = ids[: max(0, room)]
+    while slot.as_json and len(kept) < len(ids) and _OPEN_ESCAPE.search(str(tokenizer.decode(kept[-16:]))):
+        kept = kept[:-1]
+    return kept
 
 
 def _untrusted(tokenizer: PreTrainedTokenizerBase, slot: Slot) -> list[int]:

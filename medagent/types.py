@@ -8,7 +8,7 @@ Worked example, a rollout of two turns over a prompt of two tokens::
     turn_ids   [-1,-1, 0, 0,-1, 1]     -1 outside actions
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
@@ -113,7 +113,7 @@ class Turn:
 
     `token_ids` and `logprobs` have equal length. `forced_prefix` counts leading tokens that the environment wrote. They
     are not actions and have log-prob 0. `usage` is what an endpoint counted for it. `quoted`: the program wrote
-    `answer` of sentences (`medagent.lines`). `calls` are those of native tool calling. `context_ids`: the whole context
+    `answer` of sentences that it named. `calls` are those of native tool calling. `context_ids`: the whole context
     that the turn was sampled in, where that is not what was read and sampled before.
     """
 
@@ -155,40 +155,35 @@ class Rollout:
     error: str = ""
 
     @property
+    def _parts(self) -> Iterator[tuple[Sequence[int], Sequence[float], int]]:
+        """The sequence in parts: token ids, their log-probs where they are no zeros, and the turn of actions or -1."""
+        yield self.prompt_ids, (), -1
+        for number, turn in enumerate(self.turns):
+            given = turn.forced_prefix
+            yield turn.before, (), -1
+            yield turn.token_ids[:given], turn.logprobs[:given], -1
+            yield turn.token_ids[given:], turn.logprobs[given:], number
+            yield turn.observation_ids, (), -1
+
+    @property
     def token_ids(self) -> list[int]:
         """The whole sequence, prompt first: one list, [T]. What follows a `NEW_CONTEXT` sees nothing before it."""
-        ids = list(self.prompt_ids)
-        for turn in self.turns:
-            ids += [*turn.before, *turn.token_ids, *turn.observation_ids]
-        return ids
+        return [token for ids, *_ in self._parts for token in ids]
 
     @property
     def loss_mask(self) -> list[bool]:
         """[T], True where the policy sampled the token."""
-        mask = [False] * len(self.prompt_ids)
-        for turn in self.turns:
-            given = len(turn.before) + turn.forced_prefix
-            mask += [False] * given + [True] * (len(turn.token_ids) - turn.forced_prefix)
-            mask += [False] * len(turn.observation_ids)
-        return mask
+        return [turn >= 0 for turn in self.turn_ids]
 
     @property
     def turn_ids(self) -> list[int]:
         """[T], the turn of each action token, -1 elsewhere."""
-        ids = [-1] * len(self.prompt_ids)
-        for number, turn in enumerate(self.turns):
-            given = len(turn.before) + turn.forced_prefix
-            ids += [-1] * given + [number] * (len(turn.token_ids) - turn.forced_prefix)
-            ids += [-1] * len(turn.observation_ids)
-        return ids
+        return [turn for ids, _, turn in self._parts for _ in ids]
 
     @property
     def rollout_logprobs(self) -> list[float]:
         """[T], the sampler's log-probs at action tokens, 0 elsewhere."""
-        values = [0.0] * len(self.prompt_ids)
-        for turn in self.turns:
-            values += [*([0.0] * len(turn.before)), *turn.logprobs, *([0.0] * len(turn.observation_ids))]
-        return values
+        return [value for ids, logprobs, _ in self._parts for value in logprobs or (0.0,) * len(ids)]
 
     @property
     def total_reward(self) -> float:

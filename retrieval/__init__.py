@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from medagent.retrieval.errors import RetrievalError
     from medagent.retrieval.filters import Filter
     from medagent.retrieval.index import add_to_index, build_index, sync_index
-    from medagent.retrieval.opening import open_index
     from medagent.retrieval.passages import Hit, Passage
     from medagent.retrieval.readers import read_documents
-    from medagent.retrieval.remote import RemoteRetriever
+    from medagent.retrieval.remote import RemoteRetriever, open_index
     from medagent.retrieval.search import HybridRetriever
     from medagent.retrieval.settings import Chunking, IndexSettings, SearchSettings
 

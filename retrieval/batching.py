@@ -161,16 +161,23 @@ class SearchBatcher:
         return batch
 
     async def _search(self, batch: list[_Waiting]) -> list[list[Hit]]:
-        call = self._call([waiting.query for waiting in batch], batch[0].top_k, batch[0].where)
+        retriever, queries = self._retriever, [waiting.query for waiting in batch]
+        top_k, where = batch[0].top_k, batch[0].where
+        if not where.empty and not isinstance(retriever, FilteringRetriever):
+            raise RetrievalError(
+                f"filter {where}: {type(retriever).__name__} takes none. Search an index, or ask for all."
+            )
 
-        def named() -> list[list[Hit]]:
+        def call() -> list[list[Hit]]:
             try:
-                return call()
+                if isinstance(retriever, FilteringRetriever) and not where.empty:
+                    return retriever.search_where(queries, top_k=top_k, where=where)
+                return retriever.search(queries, top_k=top_k)
             except Exception as error:
                 cause = error.__cause__ if isinstance(error, RetrievalError) else error
                 raise self._explained(error, batch) from cause
 
-        return await self._retried(named, f"{len(batch)} queries")
+        return await self._retried(call, f"{len(batch)} queries")
 
     async def _retried(self, call: Callable[[], T], what: str) -> T:
         for attempt in range(self._retries + 1):
@@ -200,16 +207,6 @@ class SearchBatcher:
         if passes(error):
             return RetrieverUnavailableError(f"{what} {first.query!r}{by}.")
         return RetrievalError(f"{what} {first.query!r}{by}. Mend the class; only an OSError is tried again.")
-
-    def _call(self, queries: list[str], top_k: int, where: Filter) -> Callable[[], list[list[Hit]]]:
-        retriever = self._retriever
-        if where.empty:
-            return lambda: retriever.search(queries, top_k=top_k)
-        if not isinstance(retriever, FilteringRetriever):
-            raise RetrievalError(
-                f"filter {where}: {type(retriever).__name__} takes none. Search an index, or ask for all."
-            )
-        return lambda: retriever.search_where(queries, top_k=top_k, where=where)
 
 
 def passes(error: BaseException | None) -> bool:

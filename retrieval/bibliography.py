@@ -1,4 +1,4 @@
-"""Bibliographic data of a document: authors, journal, date, names and address."""
+"""Bibliographic data of a document: authors, journal, names, address, and the date that it states."""
 
 import math
 import re
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from typing import Any
+
+from lxml import etree
 
 NARRATIVE = "narrative"
 PASSAGE_KINDS = ("recommendation", "boxed warning", "table", NARRATIVE)
@@ -172,3 +174,46 @@ def _as_far_as_known(said: dict[str, str | None]) -> str:
         return date(year, month, int(day)).isoformat() if day else f"{year:04}-{month:02}"
     except ValueError:
         return f"{year:04}-{month:02}"
+
+
+YEAR = r"((?:1[89]|20)\d\d)(?!\d)"
+_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+_DATE = (
+    rf"(?:(?:\d\d?(?:st|nd|rd|th)?\s+)?{_MONTH},?\s+(?:\d\d?,\s*)?{YEAR}|\d\d?[./]\d\d?[./]{YEAR}"
+    rf"|{YEAR}(?:-\d\d){{0,2}})"
+)
+BEGINS = r"(?:^|[|;.•·]|(?<=\d\d\d\d)\s)\s*"
+# Statements of publication, the surest first. "Published in 2015, the trial ..." is none.
+_PRINTED = (
+    rf"{BEGINS}(?:first\s+)?(?:published(?:\s+online)?|publication date|date of (?:publication|issue)|issued"
+    rf"|issue date)(?::\s*|\s+(?:on\s+|in\s+)?){_DATE}(?=\s*(?:$|[.;|)•·]\D|by\b))",
+    rf"{BEGINS}(?:version|edition|v\.?)\s*\d+(?:\.\d+)*(?:\s*[,;:(|–-]\s*|\s+(?:of\s+)?)(?:date:\s*)?{_DATE}",
+)
+_METADATA = re.compile(
+    r"citation_(?:publication_|online_)?date|article:published_time|(?:dc|dcterms)\.(?:date\.)?issued|datepublished"
+    r"|prism\.publicationdate",
+    re.IGNORECASE,
+)
+_LINKED = re.compile(r'"datePublished"\s*:\s*"([^"]+)"')  # in JSON-LD
+
+
+def printed_year(text: str, *others: str) -> int | None:
+    """The year of publication as a text states it; None where two differ. `others` are patterns of less sure ones."""
+    for pattern in (*_PRINTED, *others):
+        found = re.findall(pattern, text, re.IGNORECASE | re.MULTILINE)
+        years = {int(year) for each in found for year in ([each] if isinstance(each, str) else each) if year}
+        if years:
+            return years.pop() if len(years) == 1 else None
+    return None
+
+
+def published(page: etree._Element) -> str:
+    """The date of publication that the metadata of a page of HTML state, in ISO 8601; else an empty text."""
+    for node in page.iter("meta", "time", "script"):
+        name = node.get("name") or node.get("property") or node.get("itemprop") or ""
+        linked = _LINKED.search(node.text or "") if node.tag == "script" else None
+        if _METADATA.fullmatch(name) or linked:
+            said = linked[1] if linked else node.get("content") or node.get("datetime")
+            if date := iso_date(said):
+                return date
+    return ""

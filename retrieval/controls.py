@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from medagent.retrieval.errors import NoIndexError
 from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.retrieval.passages import Hit, Passage
-from medagent.retrieval.retriever import DocumentPart, Retriever, WordReplacing
+from medagent.retrieval.retriever import DocumentPart, FilteringRetriever, Retriever, WordReplacing
 from medagent.retrieval.search import HybridRetriever
 
 
@@ -18,7 +18,7 @@ class NoRetriever:
         raise NoIndexError("there is no index to search. Give one with --index (make it with `medagent index build`).")
 
 
-class UnreliableRetriever:
+class UnreliableRetriever(FilteringRetriever):
     """Answers a share of the queries with unrelated passages, so that training teaches what to do then.
 
     Which queries fail is decided by their hash, so equal calls give equal results.
@@ -34,16 +34,12 @@ class UnreliableRetriever:
         """The same retriever with other failing queries."""
         return UnreliableRetriever(self.retriever, self._share, seed)
 
-    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
-        """See `Retriever.search`."""
-        return self.search_where(queries, top_k=top_k, where=NO_FILTER)
-
     def read(self, id: str, *, first: int | None, size: int, where: Filter = NO_FILTER) -> DocumentPart | None:
         """See `HybridRetriever.read`."""
         return self.retriever.read(id, first=first, size=size, where=where)
 
     def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
-        """See `FilteringRetriever.search_where`. Unrelated passages need not fit the filter."""
+        """As `search`. Unrelated passages need not fit the filter."""
         failing = {q for q in queries if random.Random(f"fail:{self._seed}:{q}").random() < self._share}
         found = iter(self.retriever.search_where([q for q in queries if q not in failing], top_k=top_k, where=where))
         return [self._unrelated.search([q], top_k=top_k)[0] if q in failing else next(found) for q in queries]

@@ -66,10 +66,7 @@ def memory_corpus(passages: Sequence[Passage], name: str = "passages") -> Corpus
     for passage in passages:
         digest.update(f"{passage.id}\n{passage.digest}\n{passage.source}\n".encode())
     fingerprint = digest.hexdigest()[:32]
-
-    def read() -> Iterator[tuple[Item, int]]:
-        return ((passage, number) for number, passage in enumerate(passages, start=1))
-
+    read = partial(zip, passages, range(1, len(passages) + 1), strict=True)
     return Corpus(f"{name}:{fingerprint}", [CorpusPart(name, read, fingerprint, len(passages))])
 
 
@@ -110,18 +107,16 @@ def _file_part(path: Path, top: Path) -> CorpusPart:
 
 def with_ocr(corpus: Corpus, languages: str, progress: Callable[[str, int, int, int], None]) -> Corpus:
     """The corpus, with text recognition of its PDFs' pages without text; a `CorpusError` where that cannot be done."""
-    if not languages or not any(part.path is not None and kind_of(part.path) == ".pdf" for part in corpus.parts):
+    parts = list(corpus.parts)
+    scans = [(at, each.path) for at, each in enumerate(parts) if each.path is not None and kind_of(each.path) == ".pdf"]
+    if not languages or not scans:
         return corpus
     ocr = Tesseract(languages, progress)
     ocr.check()
-
-    def scanned(part: CorpusPart) -> CorpusPart:
-        if part.path is None or kind_of(part.path) != ".pdf":
-            return part
-        read = partial(_read_file, part.path, part.name, ocr)
-        return replace(part, read=read, fingerprint=f"{part.fingerprint}:{languages}")
-
-    return replace(corpus, parts=[scanned(part) for part in corpus.parts])
+    for at, path in scans:
+        read = partial(_read_file, path, parts[at].name, ocr)
+        parts[at] = replace(parts[at], read=read, fingerprint=f"{parts[at].fingerprint}:{languages}")
+    return replace(corpus, parts=parts)
 
 
 def _read_file(path: Path, name: str, ocr: Tesseract | None = None) -> Iterator[tuple[Item, int]]:
@@ -150,22 +145,15 @@ def _unread(path: Path, top: Path, reason: str) -> CorpusPart:
 
 def _found_below(folder: Path, top: Path) -> Iterator[CorpusPart]:
     """The files below a folder, and what cannot be read there; links to folders are not followed."""
-    unread: list[CorpusPart] = []
-
-    def closed(error: OSError) -> None:
-        unread.append(_unread(Path(error.filename), top, f"is a folder that cannot be entered ({error.strerror})"))
-
-    for inner, folders, files in os.walk(folder, onerror=closed):
+    closed: list[OSError] = []
+    for inner, folders, files in os.walk(folder, onerror=closed.append):
         here = Path(inner)
         if "passages.sqlite" in files:  # an index
             folders.clear()
             continue
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for each in [here / name for name in folders]:
-            if each.is_symlink():
-                yield _unread(
-                    each, top, "is a link to a folder, which is not followed; add that folder by its own path"
-                )
+        for each in [here / name for name in folders if (here / name).is_symlink()]:
+            yield _unread(each, top, "is a link to a folder, which is not followed; add that folder by its own path")
         for file in [here / name for name in files if not name.startswith(".")]:
             if not file.exists():
                 yield _unread(file, top, "is a link that leads nowhere")
@@ -175,7 +163,8 @@ def _found_below(folder: Path, top: Path) -> Iterator[CorpusPart]:
                 yield _unread(file, top, f"is of a kind that is not read; {WANTED}")
             else:
                 yield _file_part(file, top)
-    yield from unread
+    for error in closed:
+        yield _unread(Path(error.filename), top, f"is a folder that cannot be entered ({error.strerror})")
 
 
 def hub_corpus(name: str) -> Corpus:

@@ -5,7 +5,7 @@ Other names of a document are its aliases. A version sorts as text; an empty one
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Any, Literal
 
 TABLES = """
@@ -51,6 +51,9 @@ class Withdrawal:
     owner: str = ""  # the document that a passage was removed from
 
 
+_WITHDRAWN = ", ".join(each.name for each in fields(Withdrawal))
+
+
 @dataclass
 class DocumentChanges:
     """Changes of one transaction: `replaced` documents lose passages, `gone` ones go, `seen` stand elsewhere too."""
@@ -74,13 +77,10 @@ class DocumentTables:
         query = "SELECT name, version, part, reading, digest FROM documents WHERE name IN"
         return {row[0]: IndexedDocument(*row) for row in select_in(self._db, query, list(names))}
 
-    def named(self, aliases: Iterable[str]) -> set[tuple[str, str]]:
-        """These aliases, each with the name of a document that has it."""
-        return set(select_in(self._db, "SELECT alias, name FROM aliases WHERE alias IN", list(aliases)))
-
-    def aliases_of(self, names: Iterable[str]) -> set[tuple[str, str]]:
-        """The aliases of these documents, each with the document's name."""
-        return set(select_in(self._db, "SELECT alias, name FROM aliases WHERE name IN", list(names)))
+    def aliases(self, column: Literal["alias", "name"], values: Iterable[str]) -> set[tuple[str, str]]:
+        """Aliases with the names of their documents; `values` are those of one column."""
+        query = f"SELECT alias, name FROM aliases WHERE {column} IN"  # noqa: S608 (constant names)
+        return set(select_in(self._db, query, list(values)))
 
     def other_parts(self, names: Iterable[str]) -> list[str]:
         """Parts in which these documents stand too."""
@@ -90,8 +90,8 @@ class DocumentTables:
 
     def withdrawn(self, names: Iterable[str]) -> dict[str, Withdrawal]:
         """The withdrawals under these names."""
-        query = "SELECT name, kind, reason, version, asked, part, owner FROM withdrawn WHERE name IN"
-        return {row[0]: Withdrawal(*row) for row in select_in(self._db, query, list(names))}
+        found = select_in(self._db, f"SELECT {_WITHDRAWN} FROM withdrawn WHERE name IN", list(names))  # noqa: S608
+        return {row[0]: Withdrawal(*row) for row in found}
 
     def of_part(self, part: str, *, not_read_as: str | None = None) -> list[str]:
         """Names of the documents of a part; with `not_read_as` those that this reading of it did not see."""
@@ -103,20 +103,14 @@ class DocumentTables:
         gone = [(name,) for name in changes.gone]
         self._db.executemany("DELETE FROM documents WHERE name = ?", gone)
         self._db.executemany("DELETE FROM aliases WHERE name = ?", gone)
-        self._db.executemany(
-            "INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?)",
-            [(each.name, each.version, each.part, each.reading, each.digest) for each in changes.held.values()],
-        )
+        held = map(astuple, changes.held.values())
+        self._db.executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?)", held)
         self._db.executemany("INSERT OR REPLACE INTO aliases VALUES (?, ?)", sorted(changes.aliases))
         self._db.executemany("DELETE FROM seen WHERE name = ?", gone)
         self._db.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?)", sorted(changes.seen))
-        self._db.executemany(
-            "INSERT OR REPLACE INTO withdrawn VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [
-                (each.name, each.kind, each.version, each.reason, each.asked or each.name, each.part, each.owner)
-                for each in changes.withdrawn.values()
-            ],
-        )
+        withdrawn = (astuple(replace(each, asked=each.asked or each.name)) for each in changes.withdrawn.values())
+        query = f"INSERT OR REPLACE INTO withdrawn ({_WITHDRAWN}) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+        self._db.executemany(query, withdrawn)
 
     def restore(self, asked: str) -> int:
         """Let what was withdrawn under a name come back; how many names that were. The caller holds the transaction."""

@@ -10,6 +10,7 @@ unknown; all other conditions leave them out.
 import re
 import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
@@ -41,6 +42,7 @@ FIELDS: dict[str, str] = {  # what a filter may name, and what of a passage it i
     "grade": "a grade of evidence that it prints, as 1A or *strong*",
 }
 _ORDERED = ("year", "date")
+_DATE = r"\d{4}(-\d{2}(-\d{2})?)?"
 # Publication types as PubMed and JATS name them, by the kind of evidence. They are compared as `fold` writes them.
 KINDS: dict[str, tuple[str, ...]] = {
     "guideline": ("guideline", "practice guideline", "consensus development conference*", "consensus statement"),
@@ -191,7 +193,7 @@ def main_heading(text: str) -> str:
 
 def date_fits(said: str, operator: str, wanted: str) -> bool:
     """Whether a date fits, as far as both say it; where that does not decide, it does not."""
-    if not re.fullmatch(r"\d{4}(-\d{2}(-\d{2})?)?", said):
+    if not re.fullmatch(_DATE, said):
         said = said[:4] if re.match(r"\d{4}(?!\d)", said) else ""
     if not said:
         return False
@@ -202,13 +204,9 @@ def date_fits(said: str, operator: str, wanted: str) -> bool:
 
 
 def _is_date(text: str) -> bool:
-    if not re.fullmatch(r"\d{4}(-\d{2}(-\d{2})?)?", text):
-        return False
-    try:
-        date.fromisoformat(text + "-01-01"[len(text) - 4 :])
-    except ValueError:
-        return False
-    return True
+    with suppress(ValueError):
+        return bool(re.fullmatch(_DATE, text) and date.fromisoformat(text + "-01-01"[len(text) - 4 :]))
+    return False
 
 
 def _values(text: str, position: int) -> tuple[tuple[str, ...], int]:

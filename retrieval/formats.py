@@ -2,28 +2,31 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 
 @dataclass(frozen=True)
 class FileFormat:
-    """Files of these suffixes: their reader, "module.function" below `medagent.retrieval.readers`, and what they hold.
+    """Files of these suffixes: their reader, "module.function" below `medagent.retrieval.readers`.
 
     `names` are the formats in words, and `how` says how they are read. `reading` grows when files are read otherwise
     than before, so that `sync` and `add` read files again that did not change themselves.
     """
 
-    holds: Literal["rows", "articles", "documents"]
     suffixes: tuple[str, ...]
     reader: str
     names: tuple[str, ...]
     how: str
     reading: int = 0
 
+    @property
+    def holds(self) -> str:
+        """What a file holds: rows, articles, or one document."""
+        module = self.reader.partition(".")[0]
+        return {"rows": "rows", "tables": "rows", "xml": "articles", "references": "articles"}.get(module, "documents")
+
 
 FORMATS = (
     FileFormat(
-        "rows",
         (".jsonl", ".ndjson"),
         "rows.read_json_lines",
         ("JSON lines",),
@@ -33,7 +36,6 @@ FORMATS = (
         2,
     ),
     FileFormat(
-        "rows",
         (".json",),
         "rows.read_json_array",
         ("JSON arrays", "Europe PMC", "ClinicalTrials.gov", "openFDA", "medRxiv"),
@@ -41,7 +43,6 @@ FORMATS = (
         2,
     ),
     FileFormat(
-        "rows",
         (".csv", ".tsv"),
         "tables.read_table",
         ("CSV", "TSV", "Retraction Watch"),
@@ -50,7 +51,6 @@ FORMATS = (
         2,
     ),
     FileFormat(
-        "articles",
         (".xml", ".nxml"),
         "xml.read_xml",
         ("PubMed XML", "JATS", "BITS", "OAI-PMH", "DailyMed SPL", "GROBID TEI", "BioC"),
@@ -58,11 +58,10 @@ FORMATS = (
         "labels (SPL) are `setid:...`, their boxed warning first",
         2,
     ),
-    FileFormat("articles", (".nbib",), "references.read_medline_text", ("NBIB",), "a record is a document, `pmid:...`"),
-    FileFormat("articles", (".ris",), "references.read_ris", ("RIS",), "a record with an abstract is a document"),
-    FileFormat("articles", (".bib",), "references.read_bibtex", ("BibTeX",), "the same"),
+    FileFormat((".nbib",), "references.read_medline_text", ("NBIB",), "a record is a document, `pmid:...`"),
+    FileFormat((".ris",), "references.read_ris", ("RIS",), "a record with an abstract is a document"),
+    FileFormat((".bib",), "references.read_bibtex", ("BibTeX",), "the same"),
     FileFormat(
-        "documents",
         (".html", ".htm", ".xhtml"),
         "pages.read_html",
         ("HTML",),
@@ -70,7 +69,6 @@ FORMATS = (
         3,
     ),
     FileFormat(
-        "documents",
         (".docx", ".docm"),
         "word.read_word",
         ("Word",),
@@ -78,32 +76,17 @@ FORMATS = (
         3,
     ),
     FileFormat(
-        "documents",
         (".xlsx", ".xlsm"),
         "office.read_xlsx",
         ("Excel",),
         "a sheet is a section, tables row by row, numbers as shown; with a column `text` or `abstract` as CSV",
     ),
+    FileFormat((".pptx",), "office.read_pptx", ("PowerPoint",), "a slide is a section: shapes in order, tables, notes"),
+    FileFormat((".epub",), "pages.read_epub", ("EPUB",), "a book is a document, by the headings of its chapters"),
     FileFormat(
-        "documents",
-        (".pptx",),
-        "office.read_pptx",
-        ("PowerPoint",),
-        "a slide is a section: shapes in order, tables, notes",
+        (".md", ".markdown"), "pages.read_markdown", ("Markdown",), "by headings, tables row by row, HTML in it too", 2
     ),
     FileFormat(
-        "documents", (".epub",), "epub.read_epub", ("EPUB",), "a book is a document, by the headings of its chapters"
-    ),
-    FileFormat(
-        "documents",
-        (".md", ".markdown"),
-        "markdown.read_markdown",
-        ("Markdown",),
-        "by headings, tables row by row, HTML in it too",
-        2,
-    ),
-    FileFormat(
-        "documents",
         (".pdf",),
         "pdf.read_pdf",
         ("PDF",),
@@ -111,9 +94,7 @@ FORMATS = (
         "need text recognition (`--ocr`)",
         3,
     ),
-    FileFormat(
-        "documents", (".txt",), "text.read_text", ("text",), "a file is a document; PubMed's export has one per record"
-    ),
+    FileFormat((".txt",), "text.read_text", ("text",), "a file is a document; PubMed's export has one per record"),
 )
 READERS = {suffix: each for each in FORMATS for suffix in each.suffixes}
 WANTED = f"wanted {', '.join(READERS)} (or these with .gz)"

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
-from medagent.retrieval.access import check_writable
+from medagent.retrieval.access import LOCKS, check_writable, writing
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.corpora import Corpus, Sources, as_corpus, with_ocr
 from medagent.retrieval.embedders import DEFAULT_EMBEDDER, Embedder, embedder_from_identity
@@ -20,7 +20,6 @@ from medagent.retrieval.errors import EmptyCorpusError, IndexMismatchError
 from medagent.retrieval.ingest import Ingest, chunk_part
 from medagent.retrieval.ingest_policy import Changes, ChunkedDocument
 from medagent.retrieval.lexical import LexicalIndex
-from medagent.retrieval.locking import LOCKS, writing
 from medagent.retrieval.manifest import FORMAT, Manifest, check_embedder, embedder_of, probe
 from medagent.retrieval.query_match import SYNONYMS_FILE
 from medagent.retrieval.settings import IndexSettings, SearchSettings

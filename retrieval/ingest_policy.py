@@ -16,14 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from medagent.retrieval.documents import (
-    ARTICLE_OF,
-    PREPRINT,
-    PREPRINT_OF,
-    DocumentChanges,
-    IndexedDocument,
-    Withdrawal,
-)
+from medagent.retrieval.documents import ARTICLE_OF, PREPRINT, PREPRINT_OF, DocumentChanges, IndexedDocument, Withdrawal
 from medagent.retrieval.passages import Passage, document_digest
 from medagent.retrieval.readers import LeftOut, Skipped, Withdrawn
 from medagent.retrieval.store import PassageStore
@@ -113,7 +106,7 @@ class IngestPolicy:
             for name in (each.name, _suffixed(each.name, part), _suffixed(each.name, self._digests[id(each)]))
         ]
         said += [key for each in documents for key in (*_articles_of(each), *_preprints_of(each))]
-        self._named = store.documents.named(said)
+        self._named = store.documents.aliases("alias", said)
         self._held = store.documents.held([*names, *said, *(name for _, name in self._named)])
         passages = [passage for each in documents for passage in each.passages]
         keys = [key for each in documents for key in (each.name, *each.aliases)]
@@ -144,14 +137,8 @@ class IngestPolicy:
             self.skipped.append((said.where, said.reason))
         named = self._named | self.tables.aliases
         names = {*said.names, *(name for alias, name in named if alias in said.names)}
-        newer = [
-            name
-            for name in names
-            if said.kind == "deleted"
-            and name in self._held
-            and _file_number(self._held[name].version) > _file_number(said.version)
-        ]
-        if newer:
+        held = [_file_number(self._held[name].version) for name in names if name in self._held]
+        if said.kind == "deleted" and any(number > _file_number(said.version) for number in held):
             self.changes.add("older", said.where, "the deletion is older than what the index holds")
             return
         for name in names:
@@ -177,16 +164,11 @@ class IngestPolicy:
 
     def _document(self, found: ChunkedDocument, part: str, reading: str) -> None:
         digest = self._digests[id(found)]
-        out = self._kept_out_by(found, part)
-        if out is not None:
-            self._keep_out(found, out)
+        if out := self._kept_out_by(found, part):
+            self._keep_out(found, "kept out", f"stays out: {out.reason}")
             return
         if article := next(self._known(_articles_of(found), found.name), ""):
-            reason = f"is a preprint of {article}, which is indexed"
-            self.changes.add("superseded", found.where, reason)
-            self.skipped.append((found.where, reason))
-            if found.name in self._held:
-                self._drop(found.name)
+            self._keep_out(found, "superseded", f"is a preprint of {article}, which is indexed")
             return
         as_it_is = found.name in self._held and self._held[found.name].digest == digest  # whoever else said it
         distinct = {passage.digest: passage for passage in reversed(found.passages)}  # the first of equals
@@ -197,7 +179,7 @@ class IngestPolicy:
         )
         if not passages:
             removed = next(filter(None, map(self._removed, found.passages)))
-            self._keep_out(found, removed)
+            self._keep_out(found, "kept out", f"stays out: {removed.reason}")
             return
         held = self._held.get(found.name)
         if held is None and _suffixed(found.name, part) in self._held:
@@ -270,8 +252,7 @@ class IngestPolicy:
         if owner == name or owner in self.tables.gone:
             self._owners[passage.id] = name
             return passage
-        suffix = hashlib.sha256(name.encode()).hexdigest()[:8]
-        return replace(passage, id=f"{passage.id}~{suffix}")
+        return replace(passage, id=_suffixed(passage.id, name))
 
     def _kept_out_by(self, found: ChunkedDocument, part: str) -> Withdrawal | None:
         """The withdrawal that keeps a document out, if any; a name without a letter counts within its part alone."""
@@ -293,9 +274,8 @@ class IngestPolicy:
         said = (self._withdrawn.get(key) for key in (*ids, f"digest:{passage.digest}"))
         return next((each for each in said if each is not None and each.kind == "removed"), None)
 
-    def _keep_out(self, found: ChunkedDocument, out: Withdrawal) -> None:
-        reason = f"stays out: {out.reason}"
-        self.changes.add("kept out", found.where, reason)
+    def _keep_out(self, found: ChunkedDocument, what: Change, reason: str) -> None:
+        self.changes.add(what, found.where, reason)
         self.skipped.append((found.where, reason))
         if found.name in self._held:
             self._drop(found.name)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from chromadb.errors import ChromaError
 
+from medagent.retrieval.access import ReadLock, writing
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
@@ -24,7 +25,6 @@ from medagent.retrieval.index import (
     open_vectors,
 )
 from medagent.retrieval.lexical import FOLDER, LexicalIndex
-from medagent.retrieval.locking import ReadLock, writing
 from medagent.retrieval.manifest import Manifest, check_embedder
 from medagent.retrieval.store import PassageStore, Progress
 
@@ -68,11 +68,9 @@ def _equal(name: str, found: object, wanted: object) -> Check:
 
 def _embedded_again(store: PassageStore, embedder: Embedder) -> str:
     rows = store.rows()
-    some = sorted(
-        {int(rows[i]) for i in np.linspace(0, len(rows) - 1, num=min(NUM_REEMBEDDED, len(rows)), dtype=np.int64)}
-    )
+    some = rows[np.linspace(0, len(rows) - 1, num=min(NUM_REEMBEDDED, len(rows)), dtype=np.int64)]
     passages = store.fetch(some)
-    fresh, stored = embedder.embed_passages([passages[row] for row in some]), store.vectors()[some]
+    fresh, stored = embedder.embed_passages([passages[int(row)] for row in some]), store.vectors()[some]
     worst = float(np.max(np.abs(fresh - stored)))
     near = worst <= 1e-3 * float(np.max(np.abs(stored)))
     return "" if near else f"a vector differs by {worst:.4f}; the model changed"
@@ -115,7 +113,6 @@ def index_stats(folder: Path) -> dict[str, Any]:
     manifest = Manifest.read(folder)
     with closing(PassageStore(folder, manifest.dimension)) as store:
         words = np.array([len(passage.text.split()) for _, passage in store.stream()])
-        years = [int(year) for year, _ in store.tally("year", limit=10_000) if year != "None"]
         counts = store.counts()
         skipped = store.skipped(limit=MAX_LISTED)
         return {
@@ -138,7 +135,7 @@ def index_stats(folder: Path) -> dict[str, Any]:
                 name: int(np.quantile(words, share)) if len(words) else 0
                 for name, share in (("min", 0), ("median", 0.5), ("p95", 0.95), ("max", 1))
             },
-            "years": [min(years), max(years)] if years else [],
+            "years": list(store.years() or ()),
             "sources": dict(store.tally("source", limit=20)),
             "licences": dict(store.tally("licence", limit=10)),
             "bytes": {

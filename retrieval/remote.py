@@ -1,7 +1,8 @@
-"""Searches an index that another process serves (`medagent index serve`)."""
+"""Opens an index by its name: the folder of one, or the address of one that another process serves."""
 
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.retriever import DocumentPart, FilteringRetriever
+from medagent.retrieval.search import HybridRetriever
 
 
 class RemoteRetriever(FilteringRetriever):
@@ -39,9 +41,6 @@ class RemoteRetriever(FilteringRetriever):
             raise RetrieverUnavailableError(
                 f"retriever {self.url}: does not say what it serves ({error!r})."
             ) from error
-
-    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
-        return self.search_where(queries, top_k=top_k, where=NO_FILTER)
 
     def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
         if isinstance(queries, str):
@@ -76,3 +75,28 @@ class RemoteRetriever(FilteringRetriever):
                 "it a `medagent index serve`?"
             )
         return response.json()
+
+
+URL = ("http://", "https://")
+
+
+def open_index(index: str, *, where: str = "") -> HybridRetriever | RemoteRetriever:
+    """The retriever of an index folder or an address; the filter `where` holds for each search.
+
+    Raises:
+        RetrievalError: several folders are named.
+    """
+    if index.startswith(URL):
+        return RemoteRetriever(index, where=where)
+    return HybridRetriever(index_folder(index), where=where)
+
+
+def index_folder(index: str) -> str:
+    """The name of a folder; an error where it lists several."""
+    if "," in index and not Path(index).exists():
+        first, *others = (name.strip() for name in index.split(","))
+        raise RetrievalError(
+            f"index {index!r}: found {len(others) + 1} names, wanted one folder. Put the corpora into one index: "
+            f"`medagent index add {first} CORPUS` for each; `index sync` follows each of them by itself."
+        )
+    return index

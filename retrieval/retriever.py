@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from medagent.retrieval.filters import Filter
+from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.retrieval.passages import Hit, Passage
 
 
@@ -18,6 +18,9 @@ class Retriever(Protocol):
 @runtime_checkable
 class FilteringRetriever(Retriever, Protocol):
     """A retriever that can search only some of its passages."""
+
+    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
+        return self.search_where(queries, top_k=top_k, where=NO_FILTER)
 
     def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
         """As `search`, over the passages that `where` lets through."""

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from medagent.retrieval.access import ReadLock
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
@@ -17,7 +18,6 @@ from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.retrieval.fusion import Ranking, drop_duplicates, evidence_level, fuse, nearest_rows
 from medagent.retrieval.index import open_vectors
 from medagent.retrieval.lexical import LexicalIndex
-from medagent.retrieval.locking import ReadLock
 from medagent.retrieval.manifest import Manifest, embedder_of
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.rerank import Reranker
@@ -164,9 +164,6 @@ class HybridRetriever(FilteringRetriever):
     def replaced(self, query: str) -> dict[str, tuple[str, ...]]:
         """Words of a query that no passage has, and the near ones that are searched instead."""
         return self.words.replaced(query) if self.settings.near_words else {}
-
-    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
-        return self.search_where(queries, top_k=top_k, where=NO_FILTER)
 
     def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
         if isinstance(queries, str):

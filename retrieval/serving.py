@@ -42,20 +42,12 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Where(Body):
-    """Which passages may be found, for programs that have sources and years at hand."""
-
-    sources: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=64)] = []
-    year_from: int | None = None
-    year_to: int | None = None
-
-
 class SearchRequest(Body):
     """The body of POST /search."""
 
     queries: Queries
     top_k: TopK = 5
-    where: Annotated[str, Field(max_length=2000, examples=[EXAMPLE])] | Where = ""
+    where: Annotated[str, Field(max_length=2000, examples=[EXAMPLE])] = ""
 
 
 class ReadRequest(Body):
@@ -170,11 +162,9 @@ def make_app(
     return app
 
 
-def filter_of(where: str | Where) -> Filter:
+def filter_of(where: str) -> Filter:
     """The filter of a request; one that is none is the caller's mistake."""
     try:
-        if isinstance(where, Where):
-            return Filter.of(where.sources, where.year_from, where.year_to)
         return Filter.parse(where)
     except RetrievalError as error:
         raise HTTPException(422, str(error)) from error

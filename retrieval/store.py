@@ -4,6 +4,7 @@ Vectors are flushed before the transaction that counts their rows, so a kill los
 renumbered. A removed row leaves a gap, with its text overwritten and its vector set to zero.
 """
 
+import json
 import os
 import re
 import sqlite3
@@ -19,7 +20,7 @@ from medagent.retrieval.documents import TABLES, DocumentChanges, DocumentTables
 from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.passages import Passage
-from medagent.retrieval.stored_rows import COLUMNS, PartState, StoredRows, bibliography_column
+from medagent.retrieval.stored_rows import COLUMNS, PartState, StoredRows
 
 EMBEDDED_AT_ONCE = 256
 Progress = Callable[[str, int, int, int], None]  # stage, done, total (in the units of the stage), passages so far
@@ -77,17 +78,15 @@ class PassageStore(StoredRows):
         """Add passages, each with its document's name, and record how far parts were read, in one transaction."""
         first = self.num_rows
         self._write_vectors(first, vectors)
-        marks = ", ".join("?" * (len(COLUMNS) + 4))
         changes, counts = changes or DocumentChanges(), Counter(counts or {})
         with self._db:
             for owner in (*changes.gone, *changes.replaced):
                 counts["removed"] += self._db.execute("DELETE FROM passages WHERE owner = ?", (owner,)).rowcount
-            columns = ", ".join(("row", *COLUMNS, "digest", "owner", "bibliography"))
-            query = f"INSERT INTO passages ({columns}) VALUES ({marks})"  # noqa: S608 (constant names)
             for row, (passage, owner) in enumerate(passages, start=first):
-                own = (getattr(passage, name) for name in COLUMNS)
-                more = (bytes.fromhex(passage.digest), owner, bibliography_column(passage))
-                self._db.execute(query, (row, *own, *more))
+                known = passage.about.to_json()
+                more = (bytes.fromhex(passage.digest), owner, json.dumps(known, ensure_ascii=False) if known else "")
+                values = (row, *(getattr(passage, name) for name in COLUMNS), *more)
+                self._db.execute(f"INSERT INTO passages VALUES ({', '.join('?' * len(values))})", values)  # noqa: S608
             self.documents.apply(changes)
             self._db.executemany(
                 "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)",
@@ -107,11 +106,8 @@ class PassageStore(StoredRows):
             os.fsync(file.fileno())
 
     def _add_counts(self, counts: Counter[str], *, rows: int) -> None:
-        for name, number in counts.items():
-            self._db.execute(
-                "INSERT INTO counts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET number = number + excluded.number",
-                (name, number),
-            )
+        added = "INSERT INTO counts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET number = number + excluded.number"
+        self._db.executemany(added, counts.items())
         self._db.execute("INSERT OR REPLACE INTO counts VALUES ('rows', ?)", (rows,))
 
     def remove(self, by_name: Mapping[str, Sequence[int]]) -> None:
@@ -127,9 +123,10 @@ class PassageStore(StoredRows):
             empty = {
                 owner for owner in owners if not select_in(self._db, "SELECT 1 FROM passages WHERE owner IN", [owner])
             }
-            held, aliases = self.documents.held(owners), self.documents.aliases_of(empty)
+            held, aliases = self.documents.held(owners), self.documents.aliases("name", empty)
             # An alias that others have too, such as the DOI of several rows, does not keep those out.
-            shared = {alias for alias, owner in self.documents.named({a for a, _ in aliases}) if owner not in empty}
+            others = self.documents.aliases("alias", {alias for alias, _ in aliases})
+            shared = {alias for alias, owner in others if owner not in empty}
             for name, found in by_name.items():
                 of = {told[row][2] for row in found}
                 part = next((held[owner].part for owner in of if owner in held), "")
@@ -177,34 +174,23 @@ class PassageStore(StoredRows):
 
     def embed_again(self, embedder: Embedder, progress: Progress) -> None:
         """Make the file of vectors anew from the passages; until it is whole the old one stays."""
-        part, done, total = self.folder / "embeddings.f32.part", 0, len(self)
-        rows = self.rows()
-        with part.open("wb") as file:
-            file.truncate(self.num_rows * self.dimension * 4)
-            for start in range(0, len(rows), EMBEDDED_AT_ONCE):
-                some = [int(row) for row in rows[start : start + EMBEDDED_AT_ONCE]]
-                passages = self.fetch(some)
-                vectors = embedder.embed_passages([passages[row] for row in some])
-                for row, vector in zip(some, vectors, strict=True):
-                    file.seek(row * self.dimension * 4)
-                    file.write(np.ascontiguousarray(vector, dtype=np.float32).tobytes())
-                done += len(some)
-                progress("embedding", done, total, total)
-            file.flush()
-            os.fsync(file.fileno())
+        part, rows = self.folder / "embeddings.f32.part", self.rows()
+        made = np.memmap(part, dtype=np.float32, mode="w+", shape=(self.num_rows, self.dimension))
+        for start in range(0, len(rows), EMBEDDED_AT_ONCE):
+            some = rows[start : start + EMBEDDED_AT_ONCE]
+            passages = self.fetch(some)
+            made[some] = embedder.embed_passages([passages[int(row)] for row in some])
+            progress("embedding", start + len(some), len(rows), len(rows))
+        made.flush()
         os.replace(part, self.folder / "embeddings.f32")
 
     def blank_gaps(self) -> None:
         """Set the vectors of all rows that hold no passage to zero."""
         gaps = np.setdiff1d(np.arange(self.num_rows), self.rows(), assume_unique=True)
-        if not len(gaps):
-            return
-        with (self.folder / "embeddings.f32").open("r+b") as file:
-            for row in gaps:
-                file.seek(int(row) * self.dimension * 4)
-                file.write(bytes(self.dimension * 4))
-            file.flush()
-            os.fsync(file.fileno())
+        if len(gaps):
+            vectors = self.vectors("r+")
+            vectors[gaps] = 0
+            vectors.flush()
 
 
 def _add_missing_tables(database: sqlite3.Connection) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,8 +148,13 @@ class StoredRows:
 
     def _filtered(self, query: str, where: Filter, *more: int) -> list[Any]:
         """The rows of a query with a mark for the condition of the filter; `more` are its later values."""
-        clause, values = clause_of(where)
-        return self._all(query.format(clause), (*values, *more))
+        clauses, values = ["1"], Values()
+        for condition in where.conditions:
+            some, own = _clause(condition)
+            # Unknown counts as not fitting, so that its opposite holds.
+            clauses.append(f"{'NOT ' if condition.operator == '!=' else ''}COALESCE({some}, 0)")
+            values += own
+        return self._all(query.format(" AND ".join(clauses)), (*values, *more))
 
     def tally(self, column: str, *, limit: int, where: Filter = NO_FILTER) -> list[tuple[str, int]]:
         """The most frequent values of a column with their counts, of what a filter lets through."""
@@ -173,11 +178,11 @@ class StoredRows:
         ((first, last),) = self._filtered("SELECT MIN(year), MAX(year) FROM passages WHERE year > 0 AND {}", where)
         return (int(first), int(last)) if first is not None else None
 
-    def vectors(self) -> NDArray[np.float32]:
+    def vectors(self, mode: Literal["r", "r+"] = "r") -> "np.memmap[Any, np.dtype[np.float32]]":
         """[rows, D] memory-mapped vectors; an error where the file is too short."""
         rows = self.num_rows
         self._check_vectors(max(rows, 1))
-        return np.memmap(self.folder / "embeddings.f32", dtype=np.float32, mode="r", shape=(rows, self.dimension))
+        return np.memmap(self.folder / "embeddings.f32", dtype=np.float32, mode=mode, shape=(rows, self.dimension))
 
     def content_sha256(self) -> str:
         """SHA-256 over every row number and passage, in order: it depends on the content alone."""
@@ -206,23 +211,6 @@ def stored_passage(values: Sequence[Any]) -> Passage:
     *plain, about = values
     known = Bibliography.from_json(json.loads(about)) if about else Bibliography()
     return Passage(**dict(zip(COLUMNS, plain, strict=True)), about=known)
-
-
-def bibliography_column(passage: Passage) -> str:
-    """A passage's bibliography as it is stored; empty where nothing is known."""
-    known = passage.about.to_json()
-    return json.dumps(known, ensure_ascii=False) if known else ""
-
-
-def clause_of(wanted: Filter) -> tuple[str, Values]:
-    """The condition of a filter, and the values of its marks."""
-    clauses, values = ["1"], Values()
-    for condition in wanted.conditions:
-        some, own = _clause(condition)
-        # Unknown counts as not fitting, so that its opposite holds.
-        clauses.append(f"{'NOT ' if condition.operator == '!=' else ''}COALESCE({some}, 0)")
-        values += own
-    return " AND ".join(clauses), values
 
 
 @lru_cache(maxsize=300_000)  # a corpus has few sources, types and keywords, and each many times

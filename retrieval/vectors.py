@@ -16,10 +16,9 @@ from chromadb.config import Settings
 from chromadb.errors import ChromaError, NotFoundError
 from numpy.typing import NDArray
 
-from medagent.retrieval.access import may_write, writable_copy
+from medagent.retrieval.access import is_disk_full, may_write, writable_copy
 from medagent.retrieval.embedders import Space
 from medagent.retrieval.errors import IndexMismatchError, RetrieverUnavailableError
-from medagent.retrieval.locking import is_disk_full
 from medagent.retrieval.store import PassageStore
 
 log = logging.getLogger(__name__)

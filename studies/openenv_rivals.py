@@ -3,8 +3,9 @@
     medagent environment serve INDEX --split train --port 8002       # in an environment with the extra `openenv`
     python -m studies.openenv_rivals --url http://127.0.0.1:8002     # needs openenv and trl
 
-The model is tiny and random, so the turns are written beforehand. TRL asks for one turn after the answer, which is left
-out of the comparison. Prints a line of JSON.
+The model is tiny and random, so the turns are written beforehand. With `--sampled` it learns to write such turns, and
+TRL samples them; medagent then replays what was sampled. TRL asks for one turn after the answer, which is left out of
+the comparison. Prints a line of JSON.
 """
 
 from __future__ import annotations
@@ -46,6 +47,20 @@ def qwen_tokenizer() -> PreTrainedTokenizerFast:
     template = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
     tokenizer.chat_template = template.read_text(encoding="utf-8")
     return tokenizer
+
+
+def learn_turns(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Train the model on written turns behind pieces of this file, so that it samples calls, some of them malformed."""
+    written = [f"{END}\n{HEADER}{turn_of(sample, turn)}" for sample in range(len(ANSWERS)) for turn in range(3)]
+    rows = tokenizer(written, padding=True, return_tensors="pt")["input_ids"]
+    text = torch.tensor(tokenizer(Path(__file__).read_text(encoding="utf-8"))["input_ids"])
+    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
+    for _ in range(400):
+        before = text[torch.randint(len(text) - 80, (len(rows), 1)) + torch.arange(80)]
+        ids = torch.cat([before, rows], dim=1)
+        model(ids, labels=ids.masked_fill(ids == tokenizer.pad_token_id, -100)).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def turn_of(sample: int, turn: int) -> str:
@@ -111,11 +126,14 @@ class Task:
 
 
 class ScriptedTrainer(GRPOTrainer):  # type: ignore[misc]
-    """Takes the written turns as sampled, and keeps what it trains on."""
+    """Takes the written turns as sampled, unless it is to sample itself, and keeps what it trains on."""
 
     kept: tuple[list[Any], ...] = ([], [], [])
+    sampled = False
 
-    def _generate_single_turn(self, prompt_ids: Any, *_: Any, **__: Any) -> tuple[list[list[int]], None]:
+    def _generate_single_turn(self, prompt_ids: Any, *given: Any, **named: Any) -> Any:
+        if self.sampled:
+            return super()._generate_single_turn(prompt_ids, *given, **named)
         texts = [self.processing_class.decode(ids) for ids in prompt_ids]
         turns = [text.count(HEADER) - 1 for text in texts]
         written = [turn_of(place % len(ANSWERS), turn) for place, turn in enumerate(turns)]
@@ -137,12 +155,18 @@ def main() -> None:
     """Train with TRL, roll out with medagent, and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", required=True)
-    Task.url = parser.parse_args().url
+    parser.add_argument("--sampled", action="store_true", help="TRL samples the turns")
+    parsed = parser.parse_args()
+    Task.url, ScriptedTrainer.sampled = parsed.url, parsed.sampled
     warnings.filterwarnings("ignore")
     tokenizer = qwen_tokenizer()
-    small = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
+    small = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+    window = {"use_sliding_window": True, "sliding_window": 96, "max_window_layers": 0}  # as long as what it learns
     torch.manual_seed(0)
-    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), num_hidden_layers=1, **small))
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), num_hidden_layers=2, **small, **window))
+    if parsed.sampled:
+        learn_turns(model, tokenizer)
+    no_text = [number for number in range(256) if tokenizer.decode([number]) == "\ufffd"]
     before = model.lm_head.weight.detach().clone()
     with tempfile.TemporaryDirectory() as folder:
         rollouts = QUESTIONS * len(ANSWERS)
@@ -155,6 +179,7 @@ def main() -> None:
                 per_device_train_batch_size=rollouts,
                 num_generations=len(ANSWERS),
                 max_completion_length=4096,
+                generation_kwargs={"max_new_tokens": 256, "suppress_tokens": no_text},
                 use_cpu=True,
                 bf16=False,
                 gradient_checkpointing=False,
@@ -172,13 +197,16 @@ def main() -> None:
         trainer.train()
     environment = OpenEnv(Task.url)
     questions = environment.questions()[: QUESTIONS * STEPS]
-    settings = AgentSettings(ToolProtocol(), Limits(4, 512, 4096, 16384))
     same_ids = same_masks = same_rewards = 0
     for place, (ids, mask, reward) in enumerate(zip(*trainer.kept, strict=True)):
         number, sample = divmod(place, len(ANSWERS))
-        policy = ScriptedPolicy(tokenizer, lambda read, turn, sample=sample: turn_of(sample, turn))
+        sampled = "".join(tokenizer.decode(each) if own else "\0" for each, own in zip(ids, mask, strict=True))
+        turns = [text for text in sampled.split("\0") if text]
+        settings = AgentSettings(ToolProtocol(), Limits(min(4, len(turns)), 512, 4096, 16384))
+        policy = ScriptedPolicy(tokenizer, lambda read, turn, turns=turns: turns[turn])
         (ours,) = environment.agent(policy, settings).run_all([Job(questions[number], sample=sample)])
-        own_ids, own_mask = (each[len(ours.prompt_ids) :] for each in (ours.token_ids, ours.loss_mask))
+        end = 1 + max(number for number, own in enumerate(ours.loss_mask) if own)
+        own_ids, own_mask = (each[len(ours.prompt_ids) : end] for each in (ours.token_ids, ours.loss_mask))
         same_ids += own_ids == list(ids)[: len(own_ids)]
         same_masks += list(map(int, own_mask)) == list(mask)[: len(own_mask)]
         same_rewards += abs(ours.total_reward - reward) < 1e-6

@@ -16,11 +16,17 @@ from transformers import PreTrainedModel
 from medagent.errors import ConfigError
 from medagent.models.causal_lm import hidden_size, project
 from medagent.models.fused_lora import fuse_lora
-from medagent.models.merging import MergeLoss
-from medagent.models.plain_lora import check_layers
+from medagent.models.plain_lora import MergeLoss, check_layers
 from medagent.training.execution import Execution, checkpoint_layers, keep_evaluating
-from medagent.training.forward import SelectedHiddenStates, TokenCounts, selected_hidden_states
-from medagent.training.heads import TokenScores, chosen_scores, evidence_network, frozen_head
+from medagent.training.forward import (
+    SelectedHiddenStates,
+    TokenCounts,
+    TokenScores,
+    chosen_scores,
+    evidence_network,
+    frozen_head,
+    selected_hidden_states,
+)
 from medagent.training.lora import LoraSettings, start_from
 from medagent.training.prefixes import share_prefixes
 
@@ -31,7 +37,7 @@ class SharedBase(nn.Module):
     """One base model with a policy adapter, and a critic that is an adapter with a value head, or a network, or none.
 
     The critic reads V_t from the hidden state that predicts token t; values start at its bias. The network reads
-    `num_evidence_features` numbers that the context does not hold (`medagent.training.prepare.evidence`).
+    `num_evidence_features` numbers that the context does not hold (`medagent.training.prepare`).
     """
 
     def __init__(
@@ -234,12 +240,9 @@ class SharedBase(nn.Module):
 
     def adapted_weights(self) -> dict[str, Tensor]:
         """Name in the plain base -> weight or bias, of every layer that the policy adapter changes; no copies."""
-        found: dict[str, Tensor] = {}
-        for name, _, base in self._adapted_layers():
-            found[f"{name}.weight"] = base.weight
-            if base.bias is not None:
-                found[f"{name}.bias"] = base.bias
-        return found
+        layers = [(name, base) for name, _, base in self._adapted_layers()]
+        biases = {f"{name}.bias": base.bias for name, base in layers if base.bias is not None}
+        return {f"{name}.weight": base.weight for name, base in layers} | biases
 
     @torch.no_grad()
     def merged_policy(self, loss: MergeLoss | None = None) -> Iterator[tuple[str, Tensor]]:

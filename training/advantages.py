@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from medagent.errors import ConfigError
+from medagent.errors import require
 from medagent.training.experience import RolloutTensors, turn_starts
 from medagent.training.objectives import segment_sum
 
@@ -25,11 +25,6 @@ def pack_actions(values_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor, Te
     order_BT = torch.argsort((~mask_BT).to(torch.int8), dim=1, stable=True)
     positions_BA = order_BT[:, :width]
     return values_BT.gather(1, positions_BA), mask_BT.gather(1, positions_BA), positions_BA
-
-
-def unpack_actions(values_BA: Tensor, valid_BA: Tensor, positions_BA: Tensor, like_BT: Tensor) -> Tensor:
-    """The inverse of `pack_actions`: zeros off the action tokens."""
-    return torch.zeros_like(like_BT).scatter(1, positions_BA, torch.where(valid_BA, values_BA, 0.0))
 
 
 def gae(rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, *, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
@@ -53,7 +48,7 @@ def gae(rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, *, gamma: float,
         # Behind a row's last action everything is zero, so the row starts there with nothing carried over.
         advantages_BA[:, step] = running_B
         next_value_B = values_BA[:, step]
-    advantages_BT = unpack_actions(advantages_BA, valid_BA, positions_BA, values_BT)
+    advantages_BT = torch.zeros_like(values_BT).scatter(1, positions_BA, torch.where(valid_BA, advantages_BA, 0.0))
     return advantages_BT, torch.where(mask_BT, advantages_BT + values_BT, 0.0)
 
 
@@ -108,8 +103,7 @@ class GAE(AdvantageEstimator):
         self, gamma: float = 1.0, lam: float = 1.0, level: Literal["token", "turn"] = "token", whiten: bool = True
     ) -> None:
         for name, value in (("gamma", gamma), ("lam", lam)):
-            if not 0 <= value <= 1:
-                raise ConfigError(f"GAE.{name}: found {value}, wanted a number from 0 to 1.")
+            require(0 <= value <= 1, f"GAE.{name}", value, "a number from 0 to 1")
         self.gamma, self.lam, self.level, self.whiten = gamma, lam, level, whiten
 
     def value_mask(self, mask_BT: Tensor, turn_ids_BT: Tensor) -> Tensor:

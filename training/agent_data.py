@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
-from lightning import LightningDataModule
+from lightning import LightningDataModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from torch.utils.data import DataLoader
 
@@ -26,7 +26,8 @@ from medagent.training.engines import Engine, EngineSetup, ModuleWeights
 from medagent.training.execution import TokenLimit
 from medagent.training.memory.estimate import Load, ModelShape, fit_token_limit, free_memory
 from medagent.training.module import AgentModule
-from medagent.training.rollouts.stale_rollouts import Background
+from medagent.training.ranks import callbacks_of
+from medagent.training.rollouts.collection import Background
 from medagent.training.validation import ValidationBatches
 from medagent.types import Question, Rollout
 
@@ -76,6 +77,7 @@ class AgentData(LightningDataModule):
     default_callbacks: ClassVar[tuple[str, ...]] = ()
     any_step_ends: ClassVar[bool] = False
     config: Mapping[str, Any] = MappingProxyType({})  # the arguments as a configuration has them
+    trainer: Trainer  # Lightning sets it before it calls a hook
     num_micro_batches: int  # per optimizer step
     environment: Environment | None = None  # instead of a benchmark, a retriever and a reward
     _agent: Agent  # of the present validation
@@ -103,11 +105,9 @@ class AgentData(LightningDataModule):
 
     def token_limit(self) -> TokenLimit:
         """How many tokens a pass may read on this rank, by its work and its free memory."""
-        assert self.trainer is not None
         trainer, module, device = self.trainer, self.trainer.lightning_module, self.trainer.strategy.root_device
         assert isinstance(module, AgentModule)
-        work = self.work(trainer.world_size)
-        if work is None:
+        if (work := self.work(trainer.world_size)) is None:
             return TokenLimit(0, "nothing is known of the work")
         try:
             shape = ModelShape.of(module.base_name)
@@ -132,7 +132,6 @@ class AgentData(LightningDataModule):
 
     def start_engine(self, module: AgentModule, prompt_ids: Sequence[int]) -> None:
         """Start the engine, or have it refuse what it cannot serve. `prompt_ids` is a text to compare log-probs on."""
-        assert self.trainer is not None
         self.engine.start(
             ModuleWeights(module),
             EngineSetup(
@@ -147,13 +146,12 @@ class AgentData(LightningDataModule):
 
     def check_validation(self) -> None:
         """Refuse near-duplicates of questions trained on, and what waits for validation where there is none."""
-        assert self.trainer is not None
         if self.val_questions:
             report = contamination(self.val_questions, question_texts(self.questions))
             refuse_contaminated(report, allowed_share=self.allowed_contamination, what="validation")
             return
-        for each in self.trainer.callbacks:  # type: ignore[attr-defined]
-            at_epoch_end = not isinstance(each, EarlyStopping) or each._check_on_train_epoch_end
+        for each in callbacks_of(self.trainer, EarlyStopping):
+            at_epoch_end = each._check_on_train_epoch_end
             if not at_epoch_end and (at_epoch_end is False or self.trainer.check_val_every_n_epoch != 1):
                 raise ConfigError(
                     "trainer.callbacks: found EarlyStopping, which looks at its metric after validation, and no "
@@ -164,7 +162,6 @@ class AgentData(LightningDataModule):
         """The questions of validation in batches; no loader where there are none."""
         if not self.val_questions:
             return []
-        assert self.trainer is not None
         return DataLoader(ValidationBatches(self.val_questions, self.trainer), batch_size=None)
 
     def agent_with(self, policy: Policy, retriever: Retriever) -> Agent:

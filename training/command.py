@@ -13,14 +13,13 @@ import yaml
 from jsonargparse import Namespace, dict_to_namespace
 from lightning import Callback, Trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, instantiate_class
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from medagent.config_files import with_one_algorithm
 from medagent.environment import Environment
-from medagent.errors import ConfigError
+from medagent.errors import ConfigError, require
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.interface_check import compare_by_names, explained, misfit
 from medagent.models.causal_lm import fastest_device
@@ -28,24 +27,16 @@ from medagent.protocol import TurnProtocol
 from medagent.retrieval.retriever import Retriever
 from medagent.training.advantages import AdvantageEstimator
 from medagent.training.agent_data import AgentData
-from medagent.training.auto_dtype import resolve_dtype
-from medagent.training.checked_loading import class_paths
 from medagent.training.compatibility import check_composition
 from medagent.training.data import RolloutData
 from medagent.training.engines import Engine
 from medagent.training.execution import keep_freed_memory
+from medagent.training.loading import class_paths, resolve_dtype
 from medagent.training.module import AgentModule
 from medagent.training.objectives import PolicyLoss
 from medagent.training.rewards import Reward
 from medagent.training.run import fit_in_folder, quiet_lightning, run_checkpoints, run_loggers
-from medagent.training.settings import (
-    SUPPORTED,
-    TRAINER_DEFAULTS,
-    check_accumulation,
-    check_shares,
-    check_trainer_settings,
-    num_ranks,
-)
+from medagent.training.settings import SUPPORTED, TRAINER_DEFAULTS, check_shares, check_trainer_settings, num_ranks
 from medagent.training.sft.dialogues import Demonstrations
 from medagent.training.sft.supervised import SupervisedData, SupervisedModule
 
@@ -157,8 +148,8 @@ def with_defaults(callbacks: Sequence[Any], defaults: Sequence[str], *, without:
         ConfigError: `without` names another than a default callback.
     """
     names = [name.rpartition(".")[2] for name in defaults]
-    if unknown := sorted(set(without).difference(names)):
-        raise ConfigError(f"without_callbacks: found {', '.join(unknown)}, wanted some of {', '.join(names)}.")
+    unknown = sorted(set(without).difference(names))
+    require(not unknown, "without_callbacks", ", ".join(unknown), f"some of {', '.join(names)}")
     own = {locate(path): dict_to_namespace({"class_path": path, "init_args": {}}) for path in defaults}
     others = [each for each in callbacks if locate(each.class_path) not in own]
     own |= {kind: each for each in callbacks if (kind := locate(each.class_path)) in own}
@@ -178,14 +169,7 @@ def check_algorithm(config: Namespace) -> None:
             )
     advantage = locate(data["advantage"].class_path)
     assert isinstance(advantage, type)
-    check_composition(
-        advantage,
-        has_critic=model["critic_lora"] is not None or model["critic_inputs"] != "context",
-        critic_inputs=model["critic_inputs"],
-        num_samples=data["num_samples"],
-        num_critic_epochs=data["num_critic_epochs"],
-        zero_std_groups=data["zero_std_groups"],
-    )
+    check_composition(advantage, model, data)
 
 
 class AgentCLI(LightningCLI):
@@ -210,16 +194,11 @@ class AgentCLI(LightningCLI):
 
     @property
     def _data(self) -> type[AgentData]:
-        data = self.datamodule_class
-        assert isinstance(data, type)
-        assert issubclass(data, AgentData)
-        return data
+        return cast("type[AgentData]", self.datamodule_class)
 
     def before_instantiate_classes(self) -> None:
         """Settings that must hold before a model is built."""
         trainer, data = self.config["trainer"], self.config["data"]
-        check_accumulation(trainer["accumulate_grad_batches"], data["num_micro_batches"])
-        trainer["accumulate_grad_batches"] = 1  # a configuration may repeat data.num_micro_batches there
         check_trainer_settings(trainer)
         ranks = num_ranks(trainer["devices"], trainer["num_nodes"])
         if issubclass(self._data, RolloutData) and ranks:
@@ -267,13 +246,8 @@ class AgentCLI(LightningCLI):
         root = _run_root(self.config_init["trainer"])
         if self.config_init["trainer"]["logger"] is None:
             kwargs.setdefault("logger", run_loggers(root))
-        configured = self.config_init["trainer"]["callbacks"] or []
-        trainer: Any = super().instantiate_trainer(default_root_dir=str(root), **kwargs)
-        for callback in [each for each in trainer.callbacks if isinstance(each, ModelCheckpoint)]:
-            if callback not in configured:
-                trainer.callbacks.remove(callback)  # Lightning's default, which would write beside the logs
-        trainer.callbacks.append(run_checkpoints(root))
-        return cast(Trainer, trainer)
+        callbacks = [*(self.config_init["trainer"]["callbacks"] or []), run_checkpoints(root)]
+        return super().instantiate_trainer(default_root_dir=str(root), callbacks=callbacks, **kwargs)
 
 
 def train_command(args: list[str]) -> Path:

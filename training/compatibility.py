@@ -4,48 +4,40 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from medagent.agent_spec import SPEC_FILE, read_spec
 from medagent.environment import AgentSettings, Environment
-from medagent.errors import ConfigError
+from medagent.errors import ConfigError, require
 from medagent.interface_check import check_part
 from medagent.models.base_models import model_path
 from medagent.models.causal_lm import untrained_tokens
-from medagent.models.text_length import check_trained_text
 from medagent.pieces import Piece, encode
 from medagent.protocol import TurnProtocol
 from medagent.training.advantages import AdvantageEstimator
 from medagent.training.engines import Engine
 from medagent.training.execution import Quantisation
 from medagent.training.finite_steps import in_words
-from medagent.training.heads import CriticInputs
-from medagent.training.module import AgentModule
-from medagent.training.prepare import ZeroStdMode
 from medagent.training.rewards import OUTCOME, OutcomeReward, Reward
-from medagent.training.rollouts.noisy_retrieval import NoisyRetrieval
+from medagent.training.rollouts.questions import NoisyRetrieval
 from medagent.training.settings import as_config
 from medagent.types import Limits, Question
 
 
-def check_composition(
-    advantage: type[AdvantageEstimator],
-    *,
-    has_critic: bool,
-    critic_inputs: CriticInputs,
-    num_samples: int,
-    num_critic_epochs: int,
-    zero_std_groups: ZeroStdMode,
-) -> None:
-    """Raise ConfigError if critic, advantage and groups contradict each other."""
-    name = advantage.__name__
+def check_composition(advantage: type[AdvantageEstimator], model: Any, data: Any) -> None:
+    """Raise ConfigError if critic, advantage and groups contradict each other.
+
+    `model` and `data` hold the settings of these groups: a configuration, or the objects made of it.
+    """
+    name, num_samples, zero_std_groups = advantage.__name__, data.num_samples, data.zero_std_groups
+    has_critic = model.critic_lora is not None or model.critic_inputs != "context"
     if advantage.needs_critic and not has_critic:
         raise ConfigError(
-            f"data.advantage is {name}, which needs a critic, and model.critic_lora is null. Give the critic an "
-            "adapter (model.critic_lora), let it see the evidence (model.critic_inputs), or take an advantage without "
-            "a critic."
+            f"data.advantage is {name}, which needs a critic, and model.critic_lora is null. Set model.critic_lora or "
+            "model.critic_inputs, or take an advantage without a critic."
         )
     if has_critic and not advantage.needs_critic:
         raise ConfigError(
@@ -62,14 +54,13 @@ def check_composition(
             f"data.zero_std_groups is {zero_std_groups}, and data.advantage is {name}, which compares no group: equal "
             "rollouts teach it too. Leave it out, or take GroupNormalised or LeaveOneOut."
         )
-    if critic_inputs == "evidence_and_group" and num_samples < 2:
+    if model.critic_inputs == "evidence_and_group" and num_samples < 2:
         raise ConfigError(
-            f"model.critic_inputs is evidence_and_group and data.num_samples is {num_samples}, wanted 2 or more: the "
-            "critic weighs how a question's other rollouts ended. Raise data.num_samples and lower data.num_questions "
-            "to keep the batch, or set model.critic_inputs to evidence."
+            f"model.critic_inputs is evidence_and_group and data.num_samples is {num_samples}, wanted 2 or more: it "
+            "weighs how a question's other rollouts ended. Raise data.num_samples, or set critic_inputs: evidence."
         )
-    if num_critic_epochs and not has_critic:
-        raise ConfigError(f"data.num_critic_epochs is {num_critic_epochs}, and there is no critic. Set it to 0.")
+    passes = data.num_critic_epochs
+    require(has_critic or not passes, "data.num_critic_epochs", passes, "0, as there is no critic")
 
 
 def check_engine(engine: Engine, *, quantise: Quantisation, overlap: bool) -> None:
@@ -84,12 +75,6 @@ def check_engine(engine: Engine, *, quantise: Quantisation, overlap: bool) -> No
             f"model.execution.quantise is {quantise}, and data.engine ({type(engine).__name__}) takes merged weights, "
             "which a base in 4 bits does not have. Set its weight_sync to adapter or auto."
         )
-
-
-def check_base(module: AgentModule, settings: AgentSettings) -> None:
-    """Raise ConfigError for a base that cannot have the dialogues of this protocol and these limits."""
-    check_protocol(module.shared_base.base, module.tokenizer, settings.protocol)
-    check_trained_text(module.shared_base.peft.config, settings.limits, f"the base {module.base_name}")
 
 
 def check_protocol(base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, protocol: TurnProtocol) -> None:

@@ -1,9 +1,8 @@
 """Experience as a Lightning data source: an epoch is an iteration, collected with the weights at its first `next()`."""
 
-import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -16,9 +15,10 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from medagent.agent import Job
 from medagent.environment import AgentSettings, Environment
-from medagent.errors import ConfigError
+from medagent.errors import ConfigError, require
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.interface_check import check_part
+from medagent.models.text_length import check_trained_text
 from medagent.policy import Policy
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.retriever import Retriever
@@ -26,10 +26,10 @@ from medagent.training.advantages import GAE, AdvantageEstimator, Reduce
 from medagent.training.agent_data import AgentData, Work, questions_in
 from medagent.training.batching import split_update
 from medagent.training.compatibility import (
-    check_base,
     check_composition,
     check_engine,
     check_environment,
+    check_protocol,
     fitting,
     warn_of_tight_limits,
 )
@@ -41,10 +41,8 @@ from medagent.training.module import AgentModule
 from medagent.training.prepare import OffPolicy, TruncatedMode, ZeroStdMode, check_bootstrap, prepare
 from medagent.training.ranks import over_ranks
 from medagent.training.rewards import OutcomeReward, Reward, as_earned
-from medagent.training.rollouts.collection import SamplingCost, check_collection, collect, num_actions
-from medagent.training.rollouts.noisy_retrieval import NoisyRetrieval
-from medagent.training.rollouts.questions import draws, order_of_pass
-from medagent.training.rollouts.stale_rollouts import StaleRollouts, check_ranks
+from medagent.training.rollouts.collection import SamplingCost, StaleRollouts, check_ranks, collect, num_actions
+from medagent.training.rollouts.questions import NoisyRetrieval, draws, order_of_pass
 from medagent.training.settings import as_config, check_shares
 from medagent.types import Question, Rollout, rollout_seed
 
@@ -123,7 +121,8 @@ class RolloutData(AgentData):
             allowed_contamination=allowed_contamination,
             seed=seed,
         )
-        check_collection(concurrency=reward_concurrency, max_batches=max_num_gen_batches)
+        require(reward_concurrency >= 1, "data.reward_concurrency", reward_concurrency, "1 or more")
+        require(max_num_gen_batches >= 2, "data.max_num_gen_batches", max_num_gen_batches, "2 or more")
         self.reward, self.reward_concurrency = reward, reward_concurrency
         self.advantage, self.off_policy, self.truncated = advantage, off_policy, truncated
         self.zero_std_groups, self.max_num_gen_batches = zero_std_groups, max_num_gen_batches
@@ -134,11 +133,10 @@ class RolloutData(AgentData):
         self.num_minibatches, self.num_micro_batches = num_minibatches, num_micro_batches
         self.reduction = reduction
         self.questions = questions_in("data.benchmark", benchmark)
-        if not 0 <= val_size < len(self.questions):
-            raise ConfigError(f"data.val_size: found {val_size}, wanted 0 or more of {len(self.questions)} questions.")
-        trained_on = len(self.questions) - val_size
-        self.val_questions = self.val_questions + self.questions[trained_on:]
-        self.questions = self.questions[:trained_on]
+        total = len(self.questions)
+        require(0 <= val_size < total, "data.val_size", val_size, f"0 or more of {total} questions")
+        self.val_questions = self.val_questions + self.questions[total - val_size :]
+        self.questions = self.questions[: total - val_size]
         noisy_retrieval.check(self.questions)
         self.rollouts: list[Rollout] = []  # of the current iteration, for records
         self.samplings: dict[int, SamplingCost] = {}  # iteration -> what its rollouts cost
@@ -155,19 +153,13 @@ class RolloutData(AgentData):
         module, settings = self.trainer.lightning_module, self.agent_settings
         parts = self.num_minibatches * self.num_micro_batches
         check_shares(self.num_questions, self.num_samples // self._together(), parts, self.trainer.world_size)
-        check_composition(
-            type(self.advantage),
-            has_critic=module.has_critic,
-            critic_inputs=module.critic_inputs,
-            num_samples=self.num_samples,
-            num_critic_epochs=self.num_critic_epochs,
-            zero_std_groups=self.zero_std_groups,
-        )
+        check_composition(type(self.advantage), module, self)
         if self.truncated == "bootstrap":
             check_bootstrap(module, self.advantage)
         check_engine(self.engine, quantise=module.execution.quantise, overlap=self.off_policy.overlap)
         warn_of_tight_limits(module.base_name, settings.limits)
-        check_base(module, settings)
+        check_protocol(module.shared_base.base, module.tokenizer, settings.protocol)
+        check_trained_text(module.shared_base.peft.config, settings.limits, f"the base {module.base_name}")
         if not self.environment:  # its first messages are not known yet
             self.questions = fitting(self.questions, module.tokenizer, settings, leave_out=self.filter_overlong_prompts)
         self.check_validation()
@@ -199,7 +191,6 @@ class RolloutData(AgentData):
 
     def train_dataloader(self) -> DataLoader[Experience]:
         """A loader without workers or collation: the dataset yields whole optimizer steps."""
-        assert self.trainer is not None
         return DataLoader(_Iteration(self, self.trainer), batch_size=None, num_workers=0)
 
     def collect(
@@ -334,14 +325,7 @@ class _Iteration(IterableDataset[Experience]):
                 overlap=data.off_policy.overlap,
             )
 
-            def collect_and_note(coming: int) -> list[Rollout]:
-                found, cost = collect(coming), data.samplings.get(coming)
-                if cost is not None:
-                    kept.cost_path(coming).write_text(json.dumps(asdict(cost)))
-                return found
-
-            rollouts = kept.take(iteration, last=trainer.max_epochs - 1, collect=collect_and_note)
-            if (noted := kept.cost_path(iteration)).exists():
-                data.samplings[iteration] = SamplingCost(**json.loads(noted.read_text()))
+            last = trainer.max_epochs - 1
+            rollouts = kept.take(iteration, last=last, collect=collect, costs=data.samplings)
         data.engine.sleep()
         return rollouts

@@ -12,10 +12,10 @@ from lightning import Callback, LightningModule, Trainer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from medagent.errors import ConfigError
-from medagent.training.auto_dtype import say
 from medagent.training.execution import TokenLimit
 from medagent.training.experience import Experience
 from medagent.training.forward import TokenCounts
+from medagent.training.loading import say
 from medagent.training.ranks import over_ranks
 from medagent.types import Rollout
 
@@ -41,10 +41,9 @@ class WholeIterations(Callback):
         """Raise ConfigError if the trainer is to stop here: checkpoint and agent would be of part of an iteration."""
         if trainer.should_stop and batch_idx + 1 < trainer.num_training_batches:
             raise ConfigError(
-                f"trainer.should_stop: found true in iteration {trainer.current_epoch} after step "
-                f"{batch_idx + 1} of {trainer.num_training_batches}, wanted it at an iteration's end. No agent and no "
-                "checkpoint is made of part of an iteration. Set it in the callback's on_train_epoch_end, or use "
-                "CollapseMonitor."
+                f"trainer.should_stop: found true in iteration {trainer.current_epoch} after step {batch_idx + 1} of "
+                f"{trainer.num_training_batches}, wanted it at an iteration's end: no agent is made of part of one. "
+                "Set it in the callback's on_train_epoch_end, or use CollapseMonitor."
             )
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -112,35 +111,23 @@ class CountedTokens(Callback):
         """Go on from a checkpoint; what was read to set the run up is in its totals."""
         self._totals, self._goes_on = list(state_dict["totals"]), True
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Forget what setting up has read where the run goes on."""
         if self._goes_on:
-            _counts(pl_module).take()
+            pl_module.shared_base.token_counts.take()
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         self._totals = self.so_far(trainer, pl_module)
-        _counts(pl_module).take()
+        pl_module.shared_base.token_counts.take()
         forward, backward = map(float, self._totals)
         log_at_once(trainer, pl_module, {"compute/forward_tokens": forward, "compute/backward_tokens": backward})
 
-    def so_far(self, trainer: Trainer, pl_module: LightningModule) -> list[int]:
+    def so_far(self, trainer: Trainer, pl_module: Any) -> list[int]:
         """Tokens forward and backward up to this moment. All ranks must call it."""
-        counts = _counts(pl_module)
+        counts: TokenCounts = pl_module.shared_base.token_counts
         own = torch.tensor([counts.forward, counts.backward], dtype=torch.float64)
         added = over_ranks(trainer, own, "sum").tolist()
         return [total + int(new) for total, new in zip(self._totals, added, strict=True)]
-
-    @staticmethod
-    def of(trainer: Trainer) -> "CountedTokens":
-        """The one of a trainer."""
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        return next(each for each in callbacks if isinstance(each, CountedTokens))
-
-
-def _counts(module: LightningModule) -> TokenCounts:
-    counts = module.shared_base.token_counts  # type: ignore[union-attr]
-    assert isinstance(counts, TokenCounts)
-    return counts
 
 
 class AutoMaxTokens(Callback):
@@ -157,10 +144,9 @@ class AutoMaxTokens(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._kept = state_dict.get("max_tokens")
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        module: Any = pl_module
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         data = trainer.datamodule  # type: ignore[attr-defined]
-        self._settles = module.execution.max_tokens is None and hasattr(data, "token_limit")
+        self._settles = pl_module.execution.max_tokens is None and hasattr(data, "token_limit")
         if not self._settles:
             return
         if self._kept is not None:
@@ -168,7 +154,7 @@ class AutoMaxTokens(Callback):
         else:
             found = self._over_ranks(trainer, data.token_limit())
             self._kept = found.max_tokens
-        module.execution = replace(module.execution, max_tokens=found.max_tokens)
+        pl_module.execution = replace(pl_module.execution, max_tokens=found.max_tokens)
         number = f"{found.max_tokens:,}" if found.max_tokens else "any number"
         say(f"model.execution.max_tokens: {number}, as {found.reason}.")
 
@@ -239,10 +225,3 @@ def check_optimizers(trainer: Trainer, module: LightningModule) -> None:
             raise ConfigError(
                 f"model.{name}: found {given} beside {said}, wanted none: rates are set there. Give it a scheduler."
             )
-
-
-def default_callbacks(*, own_rates: bool) -> list[Callback]:
-    """They come after those of the configuration, but before those that write checkpoints."""
-    rates = LearningRates()
-    rates.own = own_rates
-    return [rates, CountedTokens(), WholeIterations(), AutoMaxTokens()]

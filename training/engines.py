@@ -13,7 +13,7 @@ from medagent.engines.in_process import InProcessEngine
 from medagent.engines.servers import ServersEngine
 from medagent.engines.vllm import VllmEngine
 from medagent.models.causal_lm import has_experts
-from medagent.models.merging import Form, MergeLoss
+from medagent.models.plain_lora import Form, MergeLoss
 from medagent.policies.turn_ends import end_token_ids
 from medagent.training.module import AgentModule
 

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from medagent.errors import ConfigError
+from medagent.errors import ConfigError, require
 
 State = TypeVar("State")  # of a base between passes
 Attention = Literal["sdpa", "flash_attention_2", "eager"]
@@ -50,11 +50,8 @@ class Execution:
     quantise: Quantisation = "none"
 
     def __post_init__(self) -> None:
-        if self.logits_rows < 1 or self.token_limit < 0:
-            raise ConfigError(
-                f"model.execution: found logits_rows {self.logits_rows} and max_tokens {self.max_tokens}, wanted 1 "
-                "or more, and 0 (no limit) or more, or null."
-            )
+        require(self.logits_rows >= 1, "model.execution.logits_rows", self.logits_rows, "1 or more")
+        require(self.token_limit >= 0, "model.execution.max_tokens", self.max_tokens, "0 (no limit) or more, or null")
         if self.shared_prefixes and (self.packed or self.attention != "sdpa"):
             raise ConfigError(
                 f"model.execution.shared_prefixes: found it with packed {str(self.packed).lower()} and attention "
@@ -85,16 +82,12 @@ def checkpoint_layers(base: PreTrainedModel, active: Callable[[], State], activa
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _Recomputing(active(), active, activate)
 
-    if not base.supports_gradient_checkpointing:
+    layers = [module for module in base.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not base.supports_gradient_checkpointing or not layers:
         raise ConfigError(
             f"model.execution.gradient_checkpointing: {type(base).__name__} does not support it. Leave it out."
         )
     base.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
-    layers = [module for module in base.modules() if isinstance(module, GradientCheckpointingLayer)]
-    if not layers:
-        raise ConfigError(
-            f"model.execution.gradient_checkpointing: {type(base).__name__} has no layers that can be. Leave it out."
-        )
     for layer in layers:
         layer.register_forward_pre_hook(_stop_dropping)
         layer.register_forward_hook(_ask_to_be_checkpointed, always_call=True)

@@ -56,7 +56,8 @@ class RolloutTensors:
         """The chosen rollouts, truncated to the longest of them."""
         index = torch.tensor(indices, dtype=torch.long)
         width = max(1, int(self.attention_BT[index].sum(dim=1).max()))
-        return self._with(lambda name, each: each[index, :width] if _per_token(name) else each[index])
+        tokens = "_BT"  # a tensor has a place per token by the shape in its name
+        return self._with(lambda name, each: each[index, :width] if name.endswith(tokens) else each[index])
 
     def _with(self, change: Callable[[str, Tensor], Tensor]) -> Self:
         tensors = {name: each for name, each in vars(self).items() if isinstance(each, Tensor)}
@@ -118,11 +119,6 @@ class Experience(RolloutTensors):
     def evidence_at(self, value_mask_BT: Tensor) -> Tensor:
         """See the function of this name."""
         return evidence_at(self.evidence_BKF, self.turn_ids_BT, value_mask_BT)
-
-
-def _per_token(name: str) -> bool:
-    """Whether a tensor has a place per token, by the shape in its name."""
-    return name.rpartition("_")[2].startswith("BT")
 
 
 def consecutive(sizes: Iterable[int]) -> tuple[tuple[int, ...], ...]:

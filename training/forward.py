@@ -1,12 +1,20 @@
-"""One forward pass of the base over rows, as `Execution` says: padded, packed, or along a prefix tree."""
+"""One forward pass of the base over rows, as `Execution` says: padded, packed, or along a prefix tree; and its heads.
+
+Log-prob, concentration and entropy of chosen tokens are made without keeping vocabulary scores for the backward pass.
+The gradient of a log-prob by its state, (W[token] - p W) / temperature, is made in the forward pass, while p is there.
+
+Shapes: R rows, H hidden size, V vocabulary.
+"""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
 from medagent.errors import ConfigError
@@ -139,19 +147,18 @@ def check_packing(base: PreTrainedModel, execution: Execution) -> None:
 
     transformers keeps packed rows apart by positions, but not every family makes its masks from them.
     """
-    family, shared_prefixes = type(base).__name__, execution.shared_prefixes
-    setting = "shared_prefixes" if shared_prefixes else "packed"
+    setting = "shared_prefixes" if execution.shared_prefixes else "packed"
     remedy = f"Set model.execution.{setting} to false; model.execution.max_tokens bounds padded passes as well."
-    if "position_ids" not in inspect.signature(base.get_decoder().forward).parameters:
-        raise ConfigError(
-            f"model.execution.{setting}: {family} takes no positions, so packed rows cannot be kept apart. {remedy}"
-        )
-    limits = other_limits(base.config.get_text_config(decoder=True))
-    if limits:  # shorter rows would not show them
-        raise ConfigError(
-            f"model.execution.{setting}: {family} limits what a token sees by {limits}, which may count across rows, "
-            f"wanted none or a sliding_window. {remedy}"
-        )
+
+    def check(holds: bool, found: str) -> None:
+        if not holds:
+            raise ConfigError(f"model.execution.{setting}: {type(base).__name__} {found}. {remedy}")
+
+    positions = "position_ids" in inspect.signature(base.get_decoder().forward).parameters
+    check(positions, "takes no positions, so packed rows cannot be kept apart")
+    limits = other_limits(base.config.get_text_config(decoder=True))  # which short rows would not show
+    across = "which may count across rows, wanted none or a sliding_window"
+    check(not limits, f"limits what a token sees by {limits}, {across}")
     generator = torch.Generator().manual_seed(0)
     vocabulary = base.config.get_text_config().vocab_size
     first, other, second = (torch.randint(vocabulary, (size,), generator=generator) for size in (SHORT, SHORT, LONG))
@@ -160,36 +167,27 @@ def check_packing(base: PreTrainedModel, execution: Execution) -> None:
     )
     size = float(alone.float().square().mean().sqrt())
     seen, moved = (float((together[-len(alone) :] - each[-len(alone) :]).abs().max()) for each in (changed, alone))
-    if not seen <= EXACT * size:
-        raise ConfigError(
-            f"model.execution.{setting}: {family} makes its masks without positions, so a packed row sees the rows "
-            f"before it (its states move by {seen / size:.2g} of their size). {remedy}"
-        )
-    if shared_prefixes:
-        _check_windows(base, second, remedy)
+    blind = "makes its masks without positions, so a packed row sees the rows before it"
+    check(seen <= EXACT * size, f"{blind} (its states move by {seen / size:.2g} of their size)")
+    if execution.shared_prefixes:
+        tree, wanted = _windows(base, second)
+        check(tree == wanted, f"has layers with the windows {wanted}, and tells its attention {tree}")
         branch = torch.cat([second[:SHORT], other])
         beside = _packed_states(base, execution, [second, branch], remedy)[len(alone) :]
         moved = max(moved, float((beside - _packed_states(base, execution, [branch], remedy)).abs().max()))
-    if not moved <= (SAME_IN_HALF if alone.element_size() == 2 else SAME) * size:
-        raise ConfigError(
-            f"model.execution.{setting}: {family} reads a packed row at other positions than alone (its states move by "
-            f"{moved / size:.2g} of their size). {remedy}"
-        )
+    most = (SAME_IN_HALF if alone.element_size() == 2 else SAME) * size
+    astray = "reads a packed row at other positions than alone"
+    check(moved <= most, f"{astray} (its states move by {moved / size:.2g} of their size)")
 
 
-def _check_windows(base: PreTrainedModel, row: Tensor, remedy: str) -> None:
-    """Refuse a family whose layers keep their window in the mask alone, which a tree replaces."""
+def _windows(base: PreTrainedModel, row: Tensor) -> tuple[list[int | None], list[int | None]]:
+    """The window that each layer tells its attention, and its own; a mask would keep it, and a tree replaces masks."""
     ids_1T = row[None].to(base.device)
     tree = PrefixTree.of(ids_1T, torch.ones_like(ids_1T, dtype=torch.bool))
     tree.states(base)
     config = decoder_config(base).to_dict()
     window, kinds = config.get("sliding_window"), config.get("layer_types") or [SLIDING] * len(tree.windows)
-    wanted = [window if kind == SLIDING else None for kind in kinds]
-    if tree.windows != wanted:
-        raise ConfigError(
-            f"model.execution.shared_prefixes: {type(base).__name__} has layers with the windows {wanted}, and "
-            f"tells its attention {tree.windows}. {remedy}"
-        )
+    return tree.windows, [window if kind == SLIDING else None for kind in kinds]
 
 
 def _packed_states(base: PreTrainedModel, execution: Execution, rows: list[Tensor], remedy: str) -> Tensor:
@@ -207,3 +205,100 @@ def _packed_states(base: PreTrainedModel, execution: Execution, rows: list[Tenso
             f"model.execution: {type(base).__name__} cannot read packed rows ({error}). {remedy}"
         ) from error
     return found.each(found.states_UH)
+
+
+CPU_ROWS = 128  # whose scores stay in a processor's cache between one operation and the next
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Scores per action token, each [B, T] and 0 elsewhere.
+
+    They are log-prob, probability, sum of squared probabilities, and entropy in nats.
+    """
+
+    logprobs_BT: Tensor
+    collision_BT: Tensor
+    entropy_BT: Tensor
+
+
+def frozen_head(model: PreTrainedModel) -> nn.Linear | None:
+    """The vocabulary projection where it is a plain linear layer that is not trained, else None."""
+    head = model.get_output_embeddings()
+    return head if type(head) is nn.Linear and not any(each.requires_grad for each in head.parameters()) else None
+
+
+def chosen_scores(
+    head: nn.Linear, states_RH: Tensor, tokens_R: Tensor, *, temperature: float, rows: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """[R] log-probs of the tokens, with gradient; sums of squared probabilities; entropies. `rows` at a time."""
+    if states_RH.device.type == "cpu":
+        rows = min(rows, CPU_ROWS)
+    apply: Callable[..., tuple[Tensor, Tensor, Tensor]] = _ChosenScores.apply
+    return apply(states_RH, head.weight, head.bias, tokens_R, temperature, rows)
+
+
+class _ChosenScores(torch.autograd.Function):
+    """See `chosen_scores`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states_RH: Tensor,
+        weight_VH: Tensor,
+        bias_V: Tensor | None,
+        tokens_R: Tensor,
+        temperature: float,
+        rows: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        slope_RH = torch.empty_like(states_RH) if ctx.needs_input_grad[0] else None
+        parts = []
+        for start in range(0, max(1, len(states_RH)), rows):  # once where there are none
+            part = slice(start, start + rows)
+            tokens = tokens_R[part]
+            scores = linear(states_RH[part], weight_VH, bias_V).float()
+            scores = scores if temperature == 1 else scores.div_(temperature)
+            logprobs = torch.log_softmax(scores, dim=-1)
+            probabilities = torch.exp(logprobs, out=scores)
+            collision, negative = (_dot(probabilities, each) for each in (probabilities, logprobs))
+            if not bool(negative.isfinite().all()):  # p log p is 0 at p = 0, where the log-prob is -inf
+                negative = _dot(probabilities, logprobs.clamp_min(torch.finfo(logprobs.dtype).min))
+            parts.append((logprobs.gather(1, tokens[:, None])[:, 0], collision, -negative))
+            if slope_RH is not None:
+                mean = probabilities.to(weight_VH.dtype) @ weight_VH
+                slope_RH[part] = (weight_VH[tokens] - mean).div_(temperature)
+        ctx.save_for_backward(slope_RH)
+        chosen_R, collision_R, entropy_R = (torch.cat(column) for column in zip(*parts, strict=True))
+        ctx.mark_non_differentiable(collision_R, entropy_R)
+        return chosen_R, collision_R, entropy_R
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient_R: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:
+        (slope_RH,) = ctx.saved_tensors
+        return (gradient_R[:, None] * slope_RH).to(slope_RH.dtype), None, None, None, None, None
+
+
+def _dot(left_RV: Tensor, right_RV: Tensor) -> Tensor:
+    """[R] the sums of products, without a matrix of them."""
+    return torch.bmm(left_RV[:, None], right_RV[:, :, None])[:, 0, 0]
+
+
+CriticInputs = Literal["context", "evidence", "evidence_and_group"]
+
+TURNS = 4  # turns with a number of their own; the last also stands for all later ones
+EVIDENCE = TURNS + 6
+EVIDENCE_WIDTH = 64
+NUM_EVIDENCE_FEATURES: dict[CriticInputs, int] = {
+    "context": 0,
+    "evidence": EVIDENCE,
+    "evidence_and_group": EVIDENCE + 1,
+}
+
+
+def evidence_network(num_features: int) -> nn.Sequential:
+    """The critic that reads `num_features` numbers instead of the context; its last layer starts at zero."""
+    last = nn.Linear(EVIDENCE_WIDTH, 1, dtype=torch.float32)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(nn.Linear(num_features, EVIDENCE_WIDTH, dtype=torch.float32), nn.GELU(), last)

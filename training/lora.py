@@ -67,13 +67,13 @@ class LoraSettings:
         if not (Path(self.start) / SPEC_FILE).is_file():
             return  # an adapter of peft's; start_from compares its layers with the base's
         spec = read_spec(Path(self.start))
-        found = {"model.base_model": spec.base_model, "model.execution.quantise": spec.quantise}
-        wanted = {"model.base_model": stored_name(base_model), "model.execution.quantise": quantise}
-        for name, value in found.items():
-            if value != wanted[name]:
+        for name, found, wanted in (
+            ("model.base_model", spec.base_model, stored_name(base_model)),
+            ("model.execution.quantise", spec.quantise, quantise),
+        ):
+            if found != wanted:
                 raise ConfigError(
-                    f"{where}: was trained with {name} {value}, and this run has {wanted[name]}. Set {name} to the "
-                    "agent's."
+                    f"{where}: was trained with {name} {found}, and this run has {wanted}. Set {name} to the agent's."
                 )
         check_base(base_model, spec.base_sha256, where)
 

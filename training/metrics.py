@@ -17,10 +17,8 @@ Largest = Callable[[Tensor], Tensor]
 def explained_variance(batch: Experience, value_mask_BT: Tensor, reduce: Reduce) -> float:
     """1 - Var(return - value) / Var(return) where the critic is read, before any update on these rollouts."""
     returns = batch.returns_BT[value_mask_BT]
-    variance, left = (
-        variance_over_ranks(returns, reduce),
-        variance_over_ranks(returns - batch.values_BT[value_mask_BT], reduce),
-    )
+    unexplained = returns - batch.values_BT[value_mask_BT]
+    variance, left = variance_over_ranks(returns, reduce), variance_over_ranks(unexplained, reduce)
     return float(1 - left / variance) if variance > 0 else 0.0
 
 
@@ -43,11 +41,8 @@ def logprob_gap(batch: Experience, *, off_policy: OffPolicy, reduce: Reduce, lar
     count, own = float(len(gaps)), gaps if len(gaps) else gaps.new_zeros(1)
     totals = reduce(torch.tensor([count, count * float(own.mean())], dtype=torch.float64))
     most = largest(own.max().double())
-    return (
-        {"rollout/logprob_gap": float(totals[1] / totals[0]), "rollout/logprob_gap_max": float(most)}
-        if totals[0]
-        else {}
-    )
+    found = {"rollout/logprob_gap": float(totals[1] / totals[0]), "rollout/logprob_gap_max": float(most)}
+    return found if totals[0] else {}
 
 
 def rollout_metrics(rollouts: Sequence[Rollout], *, iteration: int, reduce: Reduce) -> dict[str, float]:

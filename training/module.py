@@ -18,15 +18,19 @@ from torch.optim import AdamW, Optimizer
 from medagent.models.base_models import base_sha256, check_base
 from medagent.models.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
 from medagent.training.adapters import REFERENCE, SharedBase
-from medagent.training.auto_dtype import DTYPE, check_dtype, resolve_dtype
 from medagent.training.batching import pack_rows
-from medagent.training.checked_loading import CheckedModule
-from medagent.training.default_callbacks import default_callbacks, log_at_once
+from medagent.training.default_callbacks import (
+    AutoMaxTokens,
+    CountedTokens,
+    LearningRates,
+    WholeIterations,
+    log_at_once,
+)
 from medagent.training.execution import Execution
 from medagent.training.experience import Experience
 from medagent.training.finite_steps import FiniteSteps
-from medagent.training.forward import check_packing
-from medagent.training.heads import NUM_EVIDENCE_FEATURES, CriticInputs
+from medagent.training.forward import NUM_EVIDENCE_FEATURES, CriticInputs, check_packing
+from medagent.training.loading import DTYPE, CheckedModule, check_dtype, resolve_dtype
 from medagent.training.lora import LoraSettings
 from medagent.training.objectives import (
     ClippedSurrogate,
@@ -37,7 +41,7 @@ from medagent.training.objectives import (
     teaches,
     value_loss,
 )
-from medagent.training.ranks import over_ranks
+from medagent.training.ranks import callbacks_of, over_ranks
 from medagent.training.settings import INSTANTIATOR, as_config, check_module_settings, check_trainer
 from medagent.training.validation import ValidationModule
 
@@ -59,7 +63,7 @@ class AgentModule(CheckedModule, ValidationModule):
 
     `policy_loss` is what the policy maximises. Without `critic_lora` there is no critic, and the advantage must need
     none. With `critic_inputs` "evidence" the critic is a small network. It reads how near a rollout has come to the
-    gold answer and passages (`medagent.training.prepare.evidence`). "evidence_and_group": also how the question's other
+    gold answer and passages (`medagent.training.prepare`). "evidence_and_group": also how the question's other
     rollouts ended.
 
     `kl_mode` "loss": `kl_coef` times the k3 estimate of KL(policy || reference) is added to the loss. "reward":
@@ -133,13 +137,17 @@ class AgentModule(CheckedModule, ValidationModule):
         self._began = self._ended = 0.0
 
     def configure_callbacks(self) -> list[Callback]:
-        """The callbacks of every run. Lightning asks for them first, so wrong settings of the trainer end here."""
+        """The callbacks of every run, after the configuration's and before those that write checkpoints.
+
+        Lightning asks for them first, so wrong settings of the trainer end here.
+        """
         check_trainer(self.trainer)
-        return default_callbacks(own_rates=not is_overridden("configure_optimizers", self, AgentModule))
+        rates = LearningRates()
+        rates.own = not is_overridden("configure_optimizers", self, AgentModule)
+        return [rates, CountedTokens(), WholeIterations(), AutoMaxTokens()]
 
     def on_fit_start(self) -> None:
-        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
-        self._step_callbacks = [each for each in callbacks if isinstance(each, StepCallback)]
+        self._step_callbacks = callbacks_of(self.trainer, StepCallback)
 
     @property
     def has_critic(self) -> bool:

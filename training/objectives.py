@@ -13,9 +13,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from medagent.errors import ConfigError
+from medagent.errors import require
 from medagent.training.experience import Experience
-from medagent.training.heads import TokenScores
+from medagent.training.forward import TokenScores
 
 RatioLevel = Literal["token", "turn", "sequence"]
 ROUNDING = 16  # units of the base's precision by which log-probs of two reads of one text differ on average
@@ -161,8 +161,7 @@ class ClippedSurrogate(PolicyLoss):
             ("clip_high", clip_high, clip_high > 0, "a positive number"),
             ("dual_clip", dual_clip, dual_clip is None or dual_clip > 1 + clip_high, "none, or above 1 + clip_high"),
         ):
-            if not holds:
-                raise ConfigError(f"ClippedSurrogate.{name}: found {value}, wanted {wanted}.")
+            require(holds, f"ClippedSurrogate.{name}", value, wanted)
         self.clip_low, self.clip_high, self.dual_clip = clip_low, clip_high, dual_clip
 
     def __call__(self, policy_logprobs_BT: Tensor, batch: Experience) -> PolicyLossResult:

@@ -1,11 +1,12 @@
-"""Several ranks, which make the same calls in the same order: reductions over them."""
+"""What a trainer tells: reductions over its ranks, which make the same calls in the same order, and its callbacks."""
 
 from typing import Literal, TypeVar
 
-from lightning import Trainer
+from lightning import Callback, Trainer
 from torch import Tensor, distributed
 
 Item = TypeVar("Item")
+Kind = TypeVar("Kind", bound=Callback)
 
 
 def over_ranks(trainer: Trainer, tensor: Tensor, op: Literal["sum", "mean", "max"]) -> Tensor:
@@ -24,3 +25,8 @@ def gathered(trainer: Trainer, own: list[Item]) -> list[Item]:
     parts: list[list[Item]] = [[]] * trainer.world_size
     distributed.all_gather_object(parts, own)
     return [each for part in parts for each in part]
+
+
+def callbacks_of(trainer: Trainer, kind: type[Kind]) -> list[Kind]:
+    """The trainer's callbacks of a kind, in their order."""
+    return [each for each in trainer.callbacks if isinstance(each, kind)]  # type: ignore[attr-defined]

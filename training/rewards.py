@@ -8,10 +8,10 @@ from typing import Protocol
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 
 from medagent.answer_forms import without_citations
-from medagent.errors import ConfigError, MedagentError
+from medagent.errors import ConfigError, MedagentError, require
 from medagent.evaluation.grading.citations import citations_of
 from medagent.evaluation.grading.grade import Verdict, grade
-from medagent.evaluation.grading.open_answers import contains, first_answer, list_score, mentions, same, token_f1
+from medagent.evaluation.grading.open_answers import contains, first_answer, list_score, same, token_f1
 from medagent.evidence.judges import RULES, support_judge
 from medagent.retrieval.passages import names_found
 from medagent.types import Rollout, StopReason, Turn
@@ -50,9 +50,8 @@ def graded(reward: Reward, rollout: Rollout) -> Rollout:
     for what, value in given.items():
         if not isinstance(value, int | float) or not abs(value) <= MOST_REWARD:
             raise ConfigError(
-                f"{where}: gave the {what} {value!r}, wanted a finite number from -{MOST_REWARD:g} to "
-                f"{MOST_REWARD:g}, as a Python float. Mend the class, or scale its rewards: their sums and squares "
-                "must fit into float32."
+                f"{where}: gave the {what} {value!r}, wanted a Python float from -{MOST_REWARD:g} to {MOST_REWARD:g}. "
+                "Mend the class, or scale its rewards: their sums and squares must fit into float32."
             )
     return done
 
@@ -112,7 +111,7 @@ class OpenAnswerReward(ABC):
         outside = rollout.stop_reason is not StopReason.ANSWERED
         if outside or result.verdict in (Verdict.NO_ANSWER, Verdict.UNPARSED, Verdict.MULTIPLE):
             return rollout.graded(min(0.0, self.well_formed), success=False)
-        if question.options or (result.correct and not rollout.turns[-1].quoted):
+        if question.options or result.correct:
             score = float(result.correct)
         elif question.form == "list":
             score = self.score_list(answer, question.items)
@@ -157,8 +156,7 @@ class ContainsAnswer(OpenAnswerReward):
         self, correct: float = 1.0, well_formed: float = 0.1, abstained: float = 0.1, most_extra_words: int = 5
     ) -> None:
         super().__init__(correct, well_formed, abstained)
-        if most_extra_words < 0:
-            raise ConfigError(f"ContainsAnswer.most_extra_words: found {most_extra_words}, wanted 0 or more.")
+        require(most_extra_words >= 0, "ContainsAnswer.most_extra_words", most_extra_words, "0 or more")
         self.most_extra_words = most_extra_words
 
     def score(self, answer: str, golds: Sequence[str]) -> float:
@@ -166,22 +164,6 @@ class ContainsAnswer(OpenAnswerReward):
 
     def score_list(self, answer: str, items: Sequence[Sequence[str]]) -> float:
         return list_score(answer, items, self.score).f1
-
-
-class RightLines(OpenAnswerReward):
-    """Pays an answer of named sentences (`medagent.lines`) by the share of them that hold a right answer.
-
-    So every needless sentence costs. Of a list it is the F1 of sentences that hold an item and items that are held.
-    """
-
-    def score(self, answer: str, golds: Sequence[str]) -> float:
-        held = [mentions(line, golds) for line in answer.splitlines()]
-        return sum(held) / max(1, len(held))
-
-    def score_list(self, answer: str, items: Sequence[Sequence[str]]) -> float:
-        held = [[mentions(line, item) for item in items] for line in answer.splitlines()]
-        useful, found = sum(map(any, held)), sum(map(any, zip(*held, strict=True)))
-        return (useful + found) / max(1, len(held) + len(items))
 
 
 class TurnRewards:
@@ -196,10 +178,8 @@ class TurnRewards:
     """
 
     def __init__(self, outcome: Reward = OUTCOME, gold_hit: float = 0.2, search_cost: float = 0.02) -> None:
-        if gold_hit < 0 or search_cost < 0:
-            raise ConfigError(
-                f"TurnRewards: gold_hit {gold_hit} and search_cost {search_cost} found, wanted 0 or more."
-            )
+        for name, paid in (("gold_hit", gold_hit), ("search_cost", search_cost)):
+            require(paid >= 0, f"TurnRewards.{name}", paid, "0 or more")
         self.outcome, self.gold_hit, self.search_cost = outcome, gold_hit, search_cost
 
     def __call__(self, rollout: Rollout) -> Rollout:
@@ -227,10 +207,8 @@ class SupportedCitations:
     def __init__(
         self, outcome: Reward = OUTCOME, supported: float = 0.2, needless: float = 0.05, support: str = RULES
     ) -> None:
-        if supported < 0 or needless < 0:
-            raise ConfigError(
-                f"SupportedCitations: supported {supported} and needless {needless} found, wanted 0 or more."
-            )
+        for name, paid in (("supported", supported), ("needless", needless)):
+            require(paid >= 0, f"SupportedCitations.{name}", paid, "0 or more")
         self.outcome, self.supported, self.needless = outcome, supported, needless
         self.judge = support_judge(support)
 

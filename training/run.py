@@ -36,12 +36,13 @@ from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder, signals_interrupt
 from medagent.training.agent_data import AgentData
-from medagent.training.auto_dtype import readable_checkpoints
 from medagent.training.callbacks.export import in_words
-from medagent.training.callbacks.importance_level import level_of
+from medagent.training.callbacks.variants import level_of
 from medagent.training.data import RolloutData
 from medagent.training.default_callbacks import why_not_to_go_on
+from medagent.training.loading import readable_checkpoints
 from medagent.training.module import AgentModule, StepCallback
+from medagent.training.ranks import callbacks_of
 from medagent.training.settings import INSTANTIATOR, TRAINER_DEFAULTS, as_config
 from medagent.types import Question
 
@@ -140,8 +141,7 @@ def fit_in_folder(
             if known := known_questions(module.policy_lora.start, data.questions):
                 print(
                     f"model.policy_lora.start: the policy has learnt from examples of {known} of the "
-                    f"{len(data.questions)} questions of data.benchmark, and may know their answers by heart. Train on "
-                    "others, such as another file, or other start and stop of the benchmark."
+                    f"{len(data.questions)} questions of data.benchmark, and may know them by heart. Train on others."
                 )
         # Several ranks are left to their launcher.
         ends = signals_interrupt() if trainer.world_size == 1 else nullcontext()
@@ -165,12 +165,9 @@ def known_questions(start: str | None, questions: Sequence[Question]) -> int:
 
 def algorithm_in_words(trainer: Trainer, module: AgentModule, data: RolloutData) -> str:
     """The parts of a run's algorithm, with their arguments."""
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    level = level_of(callbacks)
-    steps = [each for each in callbacks if isinstance(each, StepCallback)]
-    mean = "" if level == "token" else ", a geometric mean"
-    parts = [in_words(as_config(each)) for each in (module.policy_loss, data.advantage, *steps)]
-    return "; ".join([f"one weight per {level}{mean}", *parts])
+    mean = "" if (level := level_of(trainer)) == "token" else ", a geometric mean"
+    named = module.policy_loss, data.advantage, *callbacks_of(trainer, StepCallback)
+    return "; ".join([f"one weight per {level}{mean}", *(in_words(as_config(each)) for each in named)])
 
 
 def quiet_lightning() -> None:
@@ -235,9 +232,8 @@ def _iterations_in(path: Path) -> int:
     automatic = checkpoint["loops"]["fit_loop"].get("epoch_loop.automatic_optimization.optim_progress")
     if automatic and automatic["optimizer"]["step"]["total"]["completed"]:
         raise ConfigError(
-            f"checkpoint {path}: found one of an earlier version of medagent, wanted one of this version, whose "
-            "optimizer steps are counted otherwise. Give another folder with --trainer.default_root_dir, continue with "
-            "the version that began the run, or discard the run with --overwrite true."
+            f"checkpoint {path}: found one of an earlier version of medagent, wanted one of this version. Give another "
+            "folder with --trainer.default_root_dir, or discard the run with --overwrite true."
         )
     return int(checkpoint["epoch"]) + 1
 

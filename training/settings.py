@@ -15,13 +15,10 @@ import torch
 from jsonargparse import Namespace
 from lightning import Trainer
 from lightning.pytorch import callbacks as lightning_callbacks
-from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator, MPSAccelerator
 from lightning.pytorch.plugins.precision import Precision
-from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy, StrategyRegistry
-from lightning.pytorch.strategies.single_xla import SingleDeviceXLAStrategy
-from lightning.pytorch.strategies.xla import XLAStrategy
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, StrategyRegistry
 
-from medagent.errors import ConfigError
+from medagent.errors import ConfigError, require
 
 # The supported settings of Lightning's trainer. A configuration may set others, unless `TRAINER_RULES` names them.
 SUPPORTED = {
@@ -53,8 +50,8 @@ Rules = Mapping[str, tuple[Callable[[Any], bool], str]]
 def check_rules(group: str, settings: Mapping[str, Any], rules: Rules) -> None:
     """Raise ConfigError for the first setting that its rule does not allow; absent ones are not checked."""
     for name, (allows, wanted) in rules.items():
-        if name in settings and not allows(settings[name]):
-            raise ConfigError(f"{group}.{name}: found {settings[name]}, wanted {wanted}.")
+        if name in settings:
+            require(allows(settings[name]), f"{group}.{name}", settings[name], wanted)
 
 
 def _only(*values: str) -> Callable[[Any], bool]:
@@ -62,57 +59,39 @@ def _only(*values: str) -> Callable[[Any], bool]:
     return lambda value: str(value) in values
 
 
-def _number(allows: Callable[[float], bool], *, optional: bool = False) -> Callable[[Any], bool]:
-    def check(value: Any) -> bool:
-        if value is None:
-            return optional
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and allows(value)
+def _number(least: float, most: float = math.inf, *, optional: bool = False) -> Callable[[Any], bool]:
+    """Whether a value is a finite number from `least` to `most`."""
 
-    return check
+    def allows(value: Any) -> bool:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return optional if value is None else number and math.isfinite(value) and least <= value <= most
+
+    return allows
 
 
-NO_LOOP = (_only("None", "1.0"), "none: no such loop runs here. Validation asks data.val_benchmark")
+NONE, OFF, WHOLE = _only("None"), _only("None", "False", "0", "0.0"), _only("None", "1.0")
+NO_LOOP = (WHOLE, "none: no such loop runs here. Validation asks data.val_benchmark")
 NO_STOP = "none: CollapseMonitor could not stop the run"
 NORMS = "model.policy_max_grad_norm and model.critic_max_grad_norm"
 TRAINER_RULES: Rules = {
-    "fast_dev_run": (
-        _only("None", "False", "0"),
-        "false. For a short run set trainer.max_epochs 1 and lower data.num_questions",
-    ),
-    "barebones": (_only("None", "False"), "false: metrics and checkpoints are needed"),
-    "precision": (
-        _only("None", "32", "32-true"),
-        "32-true, which changes nothing. Set model.dtype: the policy's passes and those that it is compared with must "
-        "compute alike",
-    ),
-    "gradient_clip_val": (_only("None"), f"none. Set {NORMS} instead"),
-    "gradient_clip_algorithm": (_only("None"), f"none. Gradients are clipped by norm; set {NORMS}"),
-    "max_epochs": (
-        _number(lambda value: value >= 1, optional=True),
-        "1 or more: the agent is exported after the last iteration",
-    ),
+    "fast_dev_run": (OFF, "false. For a short run set trainer.max_epochs 1 and lower data.num_questions"),
+    "barebones": (OFF, "false: metrics and checkpoints are needed"),
+    "precision": (_only("None", "32", "32-true"), "32-true. Set model.dtype: all passes must compute alike"),
+    "gradient_clip_val": (NONE, f"none. Set {NORMS} instead"),
+    "gradient_clip_algorithm": (NONE, f"none. Gradients are clipped by norm; set {NORMS}"),
+    "max_epochs": (_number(1, optional=True), "1 or more: the agent is exported after the last iteration"),
     "max_steps": (_only("None", "-1"), "-1. It would end inside an iteration; set trainer.max_epochs"),
-    "max_time": (
-        _only("None"),
-        "none. It would end inside an iteration, without an agent. Set trainer.max_epochs, or stop the run: it goes on "
-        "where it was",
-    ),
+    "max_time": (NONE, "none. It would end inside an iteration. Set trainer.max_epochs, or stop the run: it goes on"),
     "min_epochs": (_only("None", "0", "1"), NO_STOP),
     "min_steps": (_only("None", "0"), NO_STOP),
-    "limit_train_batches": (
-        _only("None", "1.0"),
-        "none: it would leave rollouts out and cut optimizer steps. Lower data.num_questions",
-    ),
+    "limit_train_batches": (WHOLE, "none: it would cut optimizer steps. Lower data.num_questions"),
     "accumulate_grad_batches": (_only("1"), "1: a batch is an optimizer step. Set data.num_micro_batches"),
-    "overfit_batches": (_only("None", "0", "0.0"), "0. Give a benchmark of few questions instead"),
+    "overfit_batches": (OFF, "0. Give a benchmark of few questions instead"),
     "limit_test_batches": NO_LOOP,
     "limit_predict_batches": NO_LOOP,
-    "val_check_interval": (
-        _only("None", "1.0"),
-        "none: validation follows whole iterations. Set trainer.check_val_every_n_epoch",
-    ),
-    "check_val_every_n_epoch": (_number(lambda value: value >= 1), "1 iteration or more"),
-    "sync_batchnorm": (_only("None", "False"), "false: the frozen base has no statistics to synchronise"),
+    "val_check_interval": (WHOLE, "none: validation follows iterations. Set trainer.check_val_every_n_epoch"),
+    "check_val_every_n_epoch": (_number(1), "1 iteration or more"),
+    "sync_batchnorm": (OFF, "false: the frozen base has no statistics to synchronise"),
     "enable_checkpointing": (_only("None", "True"), "true: a run goes on from its checkpoints"),
     "log_every_n_steps": (_only("None", "1"), "1: an iteration's own metrics come once"),
 }
@@ -137,11 +116,9 @@ def check_trainer_settings(settings: Mapping[str, Any]) -> None:
     """Raise ConfigError for a trainer's argument, as object or `class_path`, that would not do what it says."""
     check_rules("trainer", settings, TRAINER_RULES)
     accelerator = settings.get("accelerator", "auto")
-    known = (CPUAccelerator, CUDAAccelerator, MPSAccelerator)
-    if accelerator not in ACCELERATORS and not isinstance(accelerator, known):
-        kind, _ = _class_of(accelerator)
-        found = kind.__name__ if kind else accelerator
-        raise ConfigError(f"trainer.accelerator: found {found}, wanted one of {', '.join(ACCELERATORS)}.")
+    if not isinstance(accelerator, str):
+        accelerator = type(accelerator).__name__.removesuffix("Accelerator").lower()
+    require(accelerator in ACCELERATORS, "trainer.accelerator", accelerator, f"one of {', '.join(ACCELERATORS)}")
     _check_strategy(settings.get("strategy", "auto"))
     for plugin in _listed(settings.get("plugins")):
         kind, _ = _class_of(plugin)
@@ -173,24 +150,13 @@ def num_ranks(devices: object, num_nodes: int) -> int | None:
     return devices * num_nodes if isinstance(devices, int) and devices > 0 else None
 
 
-def check_accumulation(accumulated: int, num_micro_batches: int) -> None:
-    """Raise ConfigError if `trainer.accumulate_grad_batches` is neither 1 nor `data.num_micro_batches`."""
-    if accumulated not in (1, num_micro_batches):
-        raise ConfigError(
-            f"trainer.accumulate_grad_batches: found {accumulated} with data.num_micro_batches {num_micro_batches}, "
-            "wanted 1. Leave it out: data.num_micro_batches says how many backward passes an optimizer step "
-            "accumulates."
-        )
-
-
 def check_shares(num_questions: int, num_samples: int, num_parts: int, num_ranks: int) -> None:
     """Raise ConfigError unless ranks share an iteration's questions equally and fill their micro-batches."""
     share = len(range(0, num_questions, num_ranks)) * num_samples
     if share < num_parts or num_questions % num_ranks:
         raise ConfigError(
-            f"data.num_questions is {num_questions} on {num_ranks} ranks: it must be a multiple of the ranks, and each "
-            f"rank's share must fill its {num_parts} micro-batches (with shared_prefixes a question's samples stay in "
-            "one). Raise it, or lower data.num_minibatches."
+            f"data.num_questions is {num_questions} on {num_ranks} ranks, wanted a multiple of the ranks, whose shares "
+            f"fill {num_parts} micro-batches (with shared_prefixes by whole questions). Lower data.num_minibatches."
         )
 
 
@@ -261,36 +227,36 @@ def _check_strategy(value: Any) -> None:
             f"trainer.strategy: found {kind.__name__} with ddp_comm_hook {getattr(hook, '__name__', hook)}, wanted "
             "none. It would round the gradients on their way between ranks, or leave parts out."
         )
-    others = (DeepSpeedStrategy, SingleDeviceXLAStrategy, XLAStrategy)  # which derive from the two that work
-    if not issubclass(kind, DDPStrategy | SingleDeviceStrategy) or issubclass(kind, others):
+    if kind not in (DDPStrategy, SingleDeviceStrategy):  # others derive from these, and work otherwise
         raise ConfigError(
             f"trainer.strategy: found {kind.__name__}, wanted auto or ddp. "
             "Others split what is trained, or the frozen base with it, so adapters and checkpoints would be parts."
         )
 
 
-RATE = (_number(lambda value: 0 <= value <= 1), "a learning rate from 0 to 1")
-SIZE = (_number(lambda value: value >= 0), "a finite number, 0 or more")
-NORM = (_number(lambda value: value > 0), "a finite number above 0; a large one, such as 1e6, clips nothing")
+ABOVE_0 = math.ulp(0.0)  # the least number above it
+RATE = (_number(0, 1), "a learning rate from 0 to 1")
+SIZE = (_number(0), "a finite number, 0 or more")
+NORM = (_number(ABOVE_0), "a finite number above 0; a large one, such as 1e6, clips nothing")
 MODULE_RULES: Rules = {
     "policy_lr": RATE,
     "critic_lr": RATE,
     "weight_decay": SIZE,
     "kl_coef": SIZE,
-    "entropy_coef": (_number(lambda value: True), "a finite number"),
+    "entropy_coef": (_number(-math.inf), "a finite number"),
     "policy_max_grad_norm": NORM,
     "critic_max_grad_norm": NORM,
-    "temperature": (_number(lambda value: value > 0), "a positive finite number (sampling must explore)"),
-    "value_clip": (_number(lambda value: value > 0, optional=True), "a finite number above 0, or none"),
-    "lr_decay_iterations": (_number(lambda value: value >= 1, optional=True), "1 or more iterations, or none"),
-    "lr_warmup_iterations": (_number(lambda value: value >= 0), "0 or more iterations"),
+    "temperature": (_number(ABOVE_0), "a positive finite number (sampling must explore)"),
+    "value_clip": (_number(ABOVE_0, optional=True), "a finite number above 0, or none"),
+    "lr_decay_iterations": (_number(1, optional=True), "1 or more iterations, or none"),
+    "lr_warmup_iterations": (_number(0), "0 or more iterations"),
     "dtype": (
         lambda dtype: getattr(torch, dtype, None) is not torch.float16,
         "bfloat16 or float32. In float16 small gradients become 0, and the loss is not scaled. An agent trained so "
         "can still be loaded in float16",
     ),
 }
-LORA_RULES: Rules = dict.fromkeys(("rank", "alpha"), (_number(lambda value: value >= 1), "a whole number, 1 or more"))
+LORA_RULES: Rules = dict.fromkeys(("rank", "alpha"), (_number(1), "a whole number, 1 or more"))
 
 
 def check_module_settings(settings: Mapping[str, Any]) -> None:

@@ -243,10 +243,8 @@ CLASS_WORDS: dict[str, str] = {
     "ServersEngine.timeout_s": "Seconds that a call may take.",
     "ServersEngine.retries": "Further attempts at a call that fails.",
     "ServersEngine.backoff_s": "Seconds before the second attempt; each further wait is twice as long.",
-    "ServersEngine.seeded": "Whether each sampled turn gets a seed.",
     "InProcessEngine.weight_sync": "Whether the LoRA is merged into a copy of the base, or lies beside it.",
     "VllmEngine.colocated": "Whether trainer and vLLM share a GPU, where one sleeps while the other works.",
-    "VllmEngine.seeded": "Whether each sampled turn gets a seed.",
     "VllmSettings.devices": "GPUs that vLLM may see, such as `2,3`; an empty one for all.",
     "VllmSettings.tensor_parallel": "GPUs that one copy of the model is split over.",
     "VllmSettings.gpu_memory": "Share of a GPU's memory that vLLM takes.",
@@ -275,7 +273,6 @@ CLASS_WORDS: dict[str, str] = {
     "RejectionSampled.temperature": "Temperature of sampling.",
     "RejectionSampled.keep": "Right dialogues kept per question, those with fewest turns.",
     "RejectionSampled.min_searches": "Searches that a dialogue must have.",
-    "RejectionSampled.force_search": "Whether the first turn is opened as a search; not with a chat endpoint.",
     "RejectionSampled.concurrency": "Dialogues that run at once.",
     "RejectionSampled.seed": "Seed of sampling.",
 }

@@ -15,7 +15,7 @@ import verifiers
 
 from medagent.evaluation.benchmarks import JsonlBenchmark
 from medagent.plain_protocol import PlainProtocol
-from medagent.retrieval.opening import open_index
+from medagent.retrieval.remote import open_index
 from medagent.retrieval.retriever import Retriever
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World

@@ -53,9 +53,8 @@ class FileBenchmark:
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.hub is None):
-            raise ConfigError(
-                f"{type(self).__name__}: found path {self.path!r} and hub {self.hub!r}, wanted exactly one of them."
-            )
+            found = f"path {self.path!r} and hub {self.hub!r}"
+            raise ConfigError(f"{type(self).__name__}: found {found}, wanted exactly one of them.")
         self.notes: Notes = Counter()
 
     def questions(self) -> list[Question]:
@@ -65,32 +64,25 @@ class FileBenchmark:
         """
         self.notes = Counter()
         seen: dict[str, tuple[str, Question]] = {}
-        questions = []
         for row in self.rows():
-            question = self.question(row)
-            if question is None:
+            if (question := self.question(row)) is None:
                 continue
-            if question.id in seen:
-                where, first = seen[question.id]
-                if self.repeats and first == question:
-                    self.notes["questions that occur again, taken once"] += 1
-                    continue
-                raise InputError(
-                    f"{row.where}: the id {question.id!r} occurs twice, first in {where}. Give each question its own."
-                )
-            seen[question.id] = row.where, question
-            questions.append(question)
+            where, first = seen.setdefault(question.id, (row.where, question))
+            if self.repeats and first is not question and first == question:
+                self.notes["questions that occur again, taken once"] += 1
+            elif first is not question:
+                told = f"the id {question.id!r} occurs twice, first in {where}"
+                raise InputError(f"{row.where}: {told}. Give each question its own.")
+        source, questions = self.path or self.hub, [question for _, question in seen.values()]
         if not questions:
-            raise InputError(f"{self.path or self.hub}: holds no question of this benchmark.")
+            raise InputError(f"{source}: holds no question of this benchmark.")
         asked = Counter((wording(q.text), *sorted(map(wording, q.options))) for q in questions)
         if again := sum(count - 1 for count in asked.values()):
             self.notes["questions with the words and options of an earlier one, kept"] = again
         kept = questions[self.start : self.stop]
         if not kept:
-            raise ConfigError(
-                f"{self.path or self.hub}: no question in the range {self.start} to {self.stop}; it has "
-                f"{len(questions)}."
-            )
+            wanted = f"the range {self.start} to {self.stop}"
+            raise ConfigError(f"{source}: no question in {wanted}; it has {len(questions)}.")
         return sample(kept, self.limit, self.limit_seed)
 
     def rows(self) -> Iterator[Row]:
@@ -105,20 +97,16 @@ class FileBenchmark:
         """The files behind `path`."""
         path = Path(self.path or "")
         if self.folders and not path.exists() and _PATTERN.intersection(path.name):
-            matching = sorted(path.parent.glob(path.name))
-            if not matching:
-                raise InputError(f"{path}: no file has a name of this pattern. Check the path.")
-            return matching
-        if not path.is_dir():
+            files, lacks = sorted(path.parent.glob(path.name)), "no file has a name of this pattern"
+        elif not path.is_dir():
             return [path]
-        if not self.folders:
-            raise InputError(
-                f"{path}: is a folder, wanted one file of this benchmark, so that no training questions are asked "
-                "among the others."
-            )
-        files = sorted(path.glob(f"*{self.suffix}"))
+        elif self.folders:
+            files, lacks = sorted(path.glob(f"*{self.suffix}")), f"a folder without a *{self.suffix} file"
+        else:
+            why = "so that no training questions are asked among the others"
+            raise InputError(f"{path}: is a folder, wanted one file of this benchmark, {why}.")
         if not files:
-            raise InputError(f"{path}: a folder without a *{self.suffix} file. Check the path.")
+            raise InputError(f"{path}: {lacks}. Check the path.")
         return files
 
     def question(self, row: Row) -> Question | None:
@@ -147,9 +135,9 @@ def sample(questions: list[Question], limit: int | None, seed: int) -> list[Ques
 def by_letter(row: Row, options: object) -> dict[str, object]:
     """Options as an object from letter to text; a list's are lettered in order. At most ten have a letter."""
     if not isinstance(options, list | dict):
-        raise InputError(f"{row.where}: found options {options!r}, wanted a list or an object from letter to text.")
+        raise row.wrong(f"options {options!r}", "a list or an object from letter to text")
     if len(options) > len(LETTERS):
-        raise InputError(f"{row.where}: found {len(options)} options, wanted at most {len(LETTERS)}.")
+        raise row.wrong(f"{len(options)} options", f"at most {len(LETTERS)}")
     return options if isinstance(options, dict) else dict(zip(LETTERS, options, strict=False))
 
 
@@ -157,17 +145,12 @@ def choices(row: Row, options: Mapping[str, object], letter: str, notes: Notes) 
     """Checked options (letters from A without a gap, no empty gold option) and the gold letter."""
     letters = [name for name, text in by_letter(row, dict(options)).items() if text is not None]  # the hub pads
     if sorted(letters) != list(LETTERS[: len(letters)]) or len(letters) < 2:
-        raise InputError(
-            f"{row.where}: found options {letters}, wanted two or more, with letters from A without a gap."
-        )
+        raise row.wrong(f"options {letters}", "two or more, with letters from A without a gap")
     if letter not in letters:
-        raise InputError(f"{row.where}: found the answer {letter!r}, wanted one of {', '.join(sorted(letters))}.")
+        raise row.wrong(f"the answer {letter!r}", f"one of {', '.join(sorted(letters))}")
     texts = tuple(str(options[name]).strip() for name in sorted(letters))
     if not texts[LETTERS.index(letter)] or sum(map(bool, texts)) < 2:
-        raise InputError(
-            f"{row.where}: found the options {texts}, wanted a text for the right one ({letter}) and for at "
-            "least one other."
-        )
+        raise row.wrong(f"the options {texts}", f"a text for the right one ({letter}) and for at least one other")
     same = Counter(filter(None, (text.casefold() for text in texts)))
     if same[texts[LETTERS.index(letter)].casefold()] > 1:
         notes["questions with the right option twice, where one of its letters counts as wrong"] += 1

@@ -36,9 +36,7 @@ def _questions(split: Split, limit: int | None, skip: int) -> tuple[Question, ..
 
 
 OPEN_FORMS = ("ranked", "list", "number")
-_FIELDS = frozenset(
-    "id question options answer answer_idx kind gold_passage_ids meta form lower upper tolerance".split()
-)
+_FIELDS = set("id question options answer answer_idx kind gold_passage_ids meta form lower upper tolerance".split())
 
 
 class JsonlBenchmark(FileBenchmark):
@@ -57,16 +55,12 @@ class JsonlBenchmark(FileBenchmark):
     def question(self, row: Row) -> Question:
         unknown = sorted(row.data.keys() - _FIELDS)
         if unknown:
-            raise InputError(
-                f"{row.where}: found the field {unknown[0]!r}, wanted some of {', '.join(sorted(_FIELDS))}. Put "
-                "fields of your own into 'meta'."
-            )
+            remedy = "Put fields of your own into 'meta'"
+            raise row.wrong(f"the field {unknown[0]!r}", f"some of {', '.join(sorted(_FIELDS))}. {remedy}")
         form, options = row.data.get("form") or "text", row.data.get("options") or []
         if form not in FORM_HINTS or bool(options) < (form == "select_all") or (options and form in OPEN_FORMS):
-            raise InputError(
-                f"{row.where}: found the form {form!r}, wanted one of {', '.join(FORM_HINTS)}; with options only "
-                "select_all, which needs them."
-            )
+            only = "with options only select_all, which needs them"
+            raise row.wrong(f"the form {form!r}", f"one of {', '.join(FORM_HINTS)}; {only}")
         items = _entries(row) if form == "list" else ()
         texts: tuple[str, ...] = ()
         if options:
@@ -78,24 +72,12 @@ class JsonlBenchmark(FileBenchmark):
         bounds = _bounds(row, answers, form)
         gold, meta = row.data.get("gold_passage_ids") or (), row.data.get("meta") or {}
         if not isinstance(gold, list | tuple) or not isinstance(meta, dict):
-            raise InputError(
-                f"{row.where}: found gold_passage_ids {gold!r} and meta {meta!r}, wanted a list and an object."
-            )
-        number = row.where.rpartition(" ")[2]
-        stem = Path(self.path).stem if self.path else str(self.hub)
-        return Question(
-            id=str(row.data.get("id") or f"{stem}:{number}"),
-            text=text_field(row, "question"),
-            options=texts,
-            answer=answers[0],
-            aliases=tuple(answers[1:]),
-            kind=str(row.data.get("kind") or "all"),
-            gold_passage_ids=tuple(map(str, gold)),
-            meta={str(name): str(value) for name, value in meta.items()},
-            form=form,
-            items=items,
-            bounds=bounds,
-        )
+            raise row.wrong(f"gold_passage_ids {gold!r} and meta {meta!r}", "a list and an object")
+        stem, question = Path(self.path).stem if self.path else str(self.hub), text_field(row, "question")
+        name, kind = str(row.data.get("id") or f"{stem}:{row.number}"), str(row.data.get("kind") or "all")
+        own, aliases = {str(key): str(value) for key, value in meta.items()}, tuple(answers[1:])
+        passages = tuple(map(str, gold))
+        return Question(name, question, texts, answers[0], kind, passages, own, aliases, form, items, bounds)
 
 
 class OpenQABenchmark(FileBenchmark):
@@ -107,14 +89,9 @@ class OpenQABenchmark(FileBenchmark):
 
     def question(self, row: Row) -> Question:
         first, *others = _answers(row, "golden_answers")
-        return Question(
-            id=str(row.data.get("id") or f"open:{row.where.rpartition(' ')[2]}"),
-            text=text_field(row, "question"),
-            answer=first,
-            aliases=tuple(others),
-            kind=str(row.data.get("data_source") or "open"),
-            meta={"benchmark": "open"},
-        )
+        name, kind = str(row.data.get("id") or f"open:{row.number}"), str(row.data.get("data_source") or "open")
+        meta = {"benchmark": "open"}
+        return Question(name, text_field(row, "question"), (), first, kind, meta=meta, aliases=tuple(others))
 
 
 def _answers(row: Row, name: str) -> list[str]:
@@ -123,7 +100,7 @@ def _answers(row: Row, name: str) -> list[str]:
     texts = [str(item).strip() for item in value] if isinstance(value, list) else [text_field(row, name)]
     nested = isinstance(value, list) and any(isinstance(item, type(None) | list | dict) for item in value)
     if nested or not texts or not all(texts):
-        raise InputError(f"{row.where}: found {name} {value!r}, wanted a text or a list of texts, none of them empty.")
+        raise row.wrong(f"{name} {value!r}", "a text or a list of texts, none of them empty")
     return texts
 
 
@@ -132,9 +109,7 @@ def _entries(row: Row) -> tuple[tuple[str, ...], ...]:
     value = row.data.get("answer")
     items = [each if isinstance(each, list) else [each] for each in value] if isinstance(value, list) else []
     if not items or not all(item and all(isinstance(each, str) and each.strip() for each in item) for item in items):
-        raise InputError(
-            f"{row.where}: found the answer {value!r}, wanted a list of entries, each a text or a list of synonyms."
-        )
+        raise row.wrong(f"the answer {value!r}", "a list of entries, each a text or a list of synonyms")
     return tuple(tuple(each.strip() for each in item) for item in items)
 
 
@@ -142,7 +117,7 @@ def _own_choices(row: Row, found: object, notes: Notes) -> tuple[tuple[str, ...]
     """Options and the right letters, in order. An answer that is a letter and an option's text is the letter."""
     options = by_letter(row, found)
     if any(option is None or isinstance(option, list | dict) for option in options.values()):
-        raise InputError(f"{row.where}: found the options {options}, wanted texts.")
+        raise row.wrong(f"the options {options}", "texts")
     letters = dict.fromkeys(options)  # in their order
 
     def named(field: str) -> list[str]:
@@ -166,9 +141,8 @@ def _own_choices(row: Row, found: object, notes: Notes) -> tuple[tuple[str, ...]
         right = named("answer_idx")
         texts = [str(options[letter]).strip() for letter in right]
         if "answer" in row.data and sorted(_answers(row, "answer")) != sorted(texts) and named("answer") != right:
-            raise InputError(
-                f"{row.where}: found answer_idx {right} and the answer {row.data['answer']!r}: they differ."
-            )
+            told = f"found answer_idx {right} and the answer {row.data['answer']!r}"
+            raise InputError(f"{row.where}: {told}: they differ.")
     return choices(row, options, right[0], notes)[0], right
 
 
@@ -177,14 +151,13 @@ def _bounds(row: Row, answers: list[str], form: str) -> Bounds | None:
     given = {name: row.data[name] for name in ("lower", "upper", "tolerance") if row.data.get(name) is not None}
     if form != "number":
         if given:
-            raise InputError(f"{row.where}: found {given} with the form {form!r}, wanted the form 'number'.")
+            raise row.wrong(f"{given} with the form {form!r}", "the form 'number'")
         return None
     quantities = [gold_quantity(answer) for answer in answers]
     if None in quantities:
-        raise InputError(
-            f"{row.where}: found the answer {answers[quantities.index(None)]!r}, wanted one number, with none or a "
-            "known unit, such as 500 mg or 5.5 mmol/l. Leave another unit out, and name it in the question."
-        )
+        known = "one number, with none or a known unit, such as 500 mg or 5.5 mmol/l"
+        remedy = "Leave another unit out, and name it in the question"
+        raise row.wrong(f"the answer {answers[quantities.index(None)]!r}", f"{known}. {remedy}")
     if not given:
         return None
     value, share = quantities[0].value if quantities[0] else 0.0, str(given.get("tolerance", 0)).strip()
@@ -196,8 +169,6 @@ def _bounds(row: Row, answers: list[str], form: str) -> Bounds | None:
     low, high = (value - off, value + off) if "tolerance" in given else (bounds.get("lower"), bounds.get("upper"))
     fits = (low is None or low <= value) and (high is None or value <= high)
     if not fits or off < 0 or len(answers) > 1 or (bounds and "tolerance" in given):
-        raise InputError(
-            f"{row.where}: found {given} with the answer {row.data['answer']!r}, wanted 'lower' and 'upper' around one "
-            "answer, or a 'tolerance' such as 5 or '5%'."
-        )
+        wanted = "'lower' and 'upper' around one answer, or a 'tolerance' such as 5 or '5%'"
+        raise row.wrong(f"{given} with the answer {row.data['answer']!r}", wanted)
     return low, high

@@ -48,10 +48,8 @@ class BioASQBenchmark(FileBenchmark):
         super().__post_init__()
         if not self.types or not set(self.types) <= set(TYPES):
             raise ConfigError(f"BioASQBenchmark.types: found {list(self.types)}, wanted some of {', '.join(TYPES)}.")
-        if self.most_words is not None and self.most_words < 1:
-            raise ConfigError(
-                f"BioASQBenchmark.most_words: found {self.most_words}, wanted 1 or more, or null for any."
-            )
+        if (most := self.most_words) is not None and most < 1:
+            raise ConfigError(f"BioASQBenchmark.most_words: found {most}, wanted 1 or more, or null for any.")
 
     def question(self, row: Row) -> Question | None:
         kind = _OF_FILES.get(text_field(row, "type", "_type").lower())
@@ -73,15 +71,9 @@ class BioASQBenchmark(FileBenchmark):
 
     @staticmethod
     def _question(row: Row, kind: BioASQType, **answer: Any) -> Question:
-        gold = dict.fromkeys(passage.id for passage in _row_passages(row, {}))
-        return Question(
-            id=f"bioasq:{text_field(row, 'id')}",
-            text=text_field(row, "body"),
-            kind=kind,
-            gold_passage_ids=tuple(gold),
-            meta={"benchmark": "bioasq"},
-            **answer,
-        )
+        name, text = f"bioasq:{text_field(row, 'id')}", text_field(row, "body")
+        gold = tuple(dict.fromkeys(passage.id for passage in _row_passages(row, {})))
+        return Question(name, text, kind=kind, gold_passage_ids=gold, meta={"benchmark": "bioasq"}, **answer)
 
     def passages(self) -> list[Passage]:
         """The snippets of all questions of the files, each text of a document once."""
@@ -105,7 +97,7 @@ def _decision(row: Row) -> str:
     answer = answer[0] if isinstance(answer, list) and answer else answer
     decision = str(answer).strip().strip(".").lower()
     if decision not in _YES_NO:
-        raise InputError(f"{row.where}: found the exact answer {answer!r}, wanted yes or no.")
+        raise row.wrong(f"the exact answer {answer!r}", "yes or no")
     return decision
 
 
@@ -116,10 +108,7 @@ def _items(row: Row, *, synonyms: bool) -> tuple[tuple[str, ...], ...]:
     nested = [each if isinstance(each, list) else [each] for each in outer]
     texts = [text for item in nested for text in item]
     if not all(isinstance(text, str | int | float) and not isinstance(text, bool) for text in texts):
-        raise InputError(
-            f"{row.where}: found the exact answer {found!r}, wanted a text, a list of texts, or a list of lists of "
-            "synonyms."
-        )
+        raise row.wrong(f"the exact answer {found!r}", "a text, a list of texts, or a list of lists of synonyms")
     if synonyms:
         nested = [texts]
     plain = [tuple(dict.fromkeys(" ".join(str(text).split()) for text in item if str(text).strip())) for item in nested]
@@ -132,11 +121,9 @@ def _row_passages(row: Row, titles: Mapping[str, str]) -> Iterator[Passage]:
         address, text = str(snippet.get("document", "")), _snippet_text(snippet)
         document = _document(address)
         if document and text:
-            title = titles.get(document, "")
-            digest = sha256(text.encode()).hexdigest()[:16]
-            yield Passage(
-                f"{document}#{digest}", "" if title == text else title, text, source=address, document=document
-            )
+            title, digest = titles.get(document, ""), sha256(text.encode()).hexdigest()[:16]
+            title = "" if title == text else title
+            yield Passage(f"{document}#{digest}", title, text, source=address, document=document)
 
 
 def _titles(rows: Sequence[Row]) -> dict[str, str]:
@@ -158,9 +145,7 @@ def _snippet_text(snippet: Mapping[str, Any]) -> str:
 def _snippets(row: Row) -> list[dict[str, Any]]:
     found = row.data.get("snippets") or []
     if not isinstance(found, list) or not all(isinstance(snippet, dict) for snippet in found):
-        raise InputError(
-            f"{row.where}: found snippets {str(found)[:60]!r}, wanted a list of objects with 'text' and 'document'."
-        )
+        raise row.wrong(f"snippets {str(found)[:60]!r}", "a list of objects with 'text' and 'document'")
     return found
 
 
@@ -195,16 +180,10 @@ class PubMedQABenchmark(FileBenchmark):
         options = DECISIONS[:2] if self.task == "yes_no" else DECISIONS
         if decision not in options:
             return None
-        shown = f"{' '.join(contexts)} {text}" if self.task == "with_abstract" else text
-        return Question(
-            id=f"pubmedqa:{pmid}",
-            text=shown,
-            options=options,
-            answer=LETTERS[options.index(decision)],
-            kind="pubmedqa",
-            gold_passage_ids=() if self.task == "with_abstract" else (f"pubmed:{pmid}",),
-            meta={"benchmark": f"pubmedqa ({self.task})"},
-        )
+        abstract = f"{' '.join(contexts)} " if self.task == "with_abstract" else ""
+        gold = () if abstract else (f"pubmed:{pmid}",)
+        answer, meta = LETTERS[options.index(decision)], {"benchmark": f"pubmedqa ({self.task})"}
+        return Question(f"pubmedqa:{pmid}", abstract + text, options, answer, "pubmedqa", gold, meta)
 
     def passages(self) -> list[Passage]:
         return [_abstract(row) for row in self.rows()]
@@ -215,30 +194,21 @@ def pubmedqa_passages(source: str) -> list[Passage]:
 
     `source` is a file, or hub:DATASET for the labelled questions of a dataset on the hub.
     """
-    if source.startswith("hub:"):
-        return PubMedQABenchmark(hub=source.removeprefix("hub:")).passages()
-    return PubMedQABenchmark(source).passages()
+    hub = source.removeprefix("hub:")
+    return (PubMedQABenchmark(source) if hub == source else PubMedQABenchmark(hub=hub)).passages()
 
 
 def _entry(row: Row) -> tuple[str, str, list[str], str]:
     """PMID, question, abstract's sections, decision of a row in either layout."""
-    data: dict[str, Any] = row.data
-    nested = data.get("context")
-    contexts = data.get("CONTEXTS") or (nested.get("contexts") if isinstance(nested, dict) else None)
-    decision = data.get("final_decision")
+    nested, decision = row.data.get("context"), row.data.get("final_decision")
+    contexts = row.data.get("CONTEXTS") or (nested.get("contexts") if isinstance(nested, dict) else None)
     if decision not in DECISIONS or not isinstance(contexts, list) or not any(contexts):
-        raise InputError(f"{row.where}: found the fields {sorted(data)} and the decision {decision!r}; {_WANTED}.")
-    return (
-        text_field(row, "pubid", "id"),
-        text_field(row, "QUESTION", "question"),
-        [str(text) for text in contexts if text],
-        str(decision),
-    )
+        raise InputError(f"{row.where}: found the fields {sorted(row.data)} and the decision {decision!r}; {_WANTED}.")
+    pmid, asked = text_field(row, "pubid", "id"), text_field(row, "QUESTION", "question")
+    return pmid, asked, [str(text) for text in contexts if text], str(decision)
 
 
 def _abstract(row: Row) -> Passage:
     pmid, _, contexts, _ = _entry(row)
-    year = row.data.get("YEAR")
-    return Passage(
-        f"pubmed:{pmid}", f"PMID {pmid}", " ".join(contexts), f"PubMed abstract {pmid}" + (f" ({year})" if year else "")
-    )
+    source = f"PubMed abstract {pmid}" + (f" ({year})" if (year := row.data.get("YEAR")) else "")
+    return Passage(f"pubmed:{pmid}", f"PMID {pmid}", " ".join(contexts), source)

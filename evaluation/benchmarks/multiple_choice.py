@@ -10,14 +10,7 @@ from medagent.evaluation.benchmarks.base import FileBenchmark, by_letter, choice
 from medagent.evaluation.benchmarks.rows import Row, text_field
 from medagent.types import LETTERS, Question
 
-MMLU_MEDICAL = (
-    "anatomy",
-    "clinical_knowledge",
-    "college_biology",
-    "college_medicine",
-    "medical_genetics",
-    "professional_medicine",
-)
+MEDICAL = "anatomy clinical_knowledge college_biology college_medicine medical_genetics professional_medicine".split()
 
 
 class MedQABenchmark(FileBenchmark):
@@ -33,19 +26,13 @@ class MedQABenchmark(FileBenchmark):
         options, answer = choices(row, _lettered(row, "key", "value"), text_field(row, "answer_idx"), self.notes)
         wording = str(row.data.get("answer", "")).strip()
         if wording and wording != options[LETTERS.index(answer)]:
-            raise InputError(
-                f"{row.where}: the answer {wording!r} is not the text of option {answer}, "
-                f"{options[LETTERS.index(answer)]!r}."
-            )
-        step = str(row.data.get("meta_info") or "").strip()
-        return Question(
-            id=_numbered("medqa", row),
-            text=text_field(row, "question", "sent1"),
-            options=options,
-            answer=answer,
-            kind=step or "medqa",
-            meta={"benchmark": "medqa", "num_options": str(len(options))},
-        )
+            right = f"the text of option {answer}, {options[LETTERS.index(answer)]!r}"
+            raise InputError(f"{row.where}: the answer {wording!r} is not {right}.")
+        # An id from file and line, for files whose rows have none.
+        name = str(row.data.get("id") or f"medqa:{Path(row.where.split(',')[0]).stem}:{row.number}")
+        kind = str(row.data.get("meta_info") or "").strip() or "medqa"
+        meta = {"benchmark": "medqa", "num_options": str(len(options))}
+        return Question(name, text_field(row, "question", "sent1"), options, answer, kind, meta=meta)
 
 
 @dataclass(eq=False)
@@ -84,30 +71,19 @@ class MedMCQABenchmark(FileBenchmark):
         first = int(self._counts_from_one)
         missing = [name for name in ("opa", "opb", "opc", "opd") if row.data.get(name) is None]
         if missing:
-            raise InputError(f"{row.where}: found no {missing[0]!r}, wanted the options opa to opd.")
+            raise row.wrong(f"no {missing[0]!r}", "the options opa to opd")
         if not isinstance(right, int) or isinstance(right, bool) or not 0 <= right - first < 4:
-            raise InputError(
-                f"{row.where}: found cop {right!r}, wanted a number from {first} to {first + 3}. "
-                "Published files count from 1, the hub's rows from 0. The hub's test rows have no answer. "
-                "Give --cop_from zero or one."
-            )
+            known = "Published files count from 1, the hub's rows from 0. The hub's test rows have no answer"
+            wanted = f"a number from {first} to {first + 3}. {known}. Give --cop_from zero or one"
+            raise row.wrong(f"cop {right!r}", wanted)
         self.cops.add(right)
         found = {LETTERS[number]: row.data[f"op{LETTERS[number].lower()}"] for number in range(4)}
         options, answer = choices(row, found, LETTERS[right - first], self.notes)
         if self.choice_type not in ("all", row.data.get("choice_type")):
             return None
-        return Question(
-            id=text_field(row, "id"),
-            text=text_field(row, "question"),
-            options=options,
-            answer=answer,
-            kind=str(row.data.get("subject_name") or "medmcqa"),
-            meta={
-                "benchmark": "medmcqa",
-                "choice_type": str(row.data.get("choice_type") or ""),
-                "topic": str(row.data.get("topic_name") or ""),
-            },
-        )
+        meta = {"benchmark": "medmcqa", **_texts(row, choice_type="choice_type", topic="topic_name")}
+        kind = str(row.data.get("subject_name") or "medmcqa")
+        return Question(text_field(row, "id"), text_field(row, "question"), options, answer, kind, meta=meta)
 
 
 class MMLUBenchmark(FileBenchmark):
@@ -120,7 +96,7 @@ class MMLUBenchmark(FileBenchmark):
 
     def files(self) -> list[Path]:
         files = super().files()
-        medical = [file for file in files if _subject(file) in MMLU_MEDICAL]
+        medical = [file for file in files if _subject(file) in MEDICAL]
         return medical if medical and Path(self.path or "").is_dir() else files
 
     def question(self, row: Row) -> Question:
@@ -128,25 +104,17 @@ class MMLUBenchmark(FileBenchmark):
             right, texts = row.data.get("answer"), row.data.get("choices")
             subject = str(row.data.get("subject") or self.subset or "mmlu")
             if not isinstance(right, int) or not isinstance(texts, list) or not 0 <= right < len(LETTERS):
-                raise InputError(
-                    f"{row.where}: found answer {right!r}, wanted the number of one of the choices, from 0."
-                )
+                raise row.wrong(f"answer {right!r}", "the number of one of the choices, from 0")
             question, letter = text_field(row, "question"), LETTERS[right]
         else:
             cells = row.data["cells"]
             if len(cells) != 6 or not cells[0].strip():
-                raise InputError(f"{row.where}: found {len(cells)} cells, wanted 6: question, four options, letter.")
+                raise row.wrong(f"{len(cells)} cells", "6: question, four options, letter")
             question, *texts, letter = (cell.strip() for cell in cells)
             subject = _subject(Path(row.where.split(", line ")[0]))
         options, answer = choices(row, by_letter(row, list(texts)), letter, self.notes)
-        return Question(
-            id=f"mmlu:{subject}:{row.where.rpartition(' ')[2]}",
-            text=question,
-            options=options,
-            answer=answer,
-            kind=subject,
-            meta={"benchmark": "mmlu"},
-        )
+        name = f"mmlu:{subject}:{row.number}"
+        return Question(name, question, options, answer, subject, meta={"benchmark": "mmlu"})
 
 
 class MedXpertQABenchmark(FileBenchmark):
@@ -159,18 +127,15 @@ class MedXpertQABenchmark(FileBenchmark):
 
     def question(self, row: Row) -> Question:
         options, answer = choices(row, _lettered(row, "letter", "content"), text_field(row, "label"), self.notes)
-        return Question(
-            id=text_field(row, "id"),
-            text=re.split(r"\s*Answer Choices:\s*\(A\)", text_field(row, "question"), maxsplit=1)[0],
-            options=options,
-            answer=answer,
-            kind=str(row.data.get("medical_task") or "medxpertqa"),
-            meta={
-                "benchmark": "medxpertqa",
-                "body_system": str(row.data.get("body_system") or ""),
-                "question_type": str(row.data.get("question_type") or ""),
-            },
-        )
+        text = re.split(r"\s*Answer Choices:\s*\(A\)", text_field(row, "question"), maxsplit=1)[0]
+        meta = {"benchmark": "medxpertqa", **_texts(row, body_system="body_system", question_type="question_type")}
+        kind = str(row.data.get("medical_task") or "medxpertqa")
+        return Question(text_field(row, "id"), text, options, answer, kind, meta=meta)
+
+
+def _texts(row: Row, **fields: str) -> dict[str, str]:
+    """Fields of a row as texts under other names; empty where it has none."""
+    return {name: str(row.data.get(field) or "") for name, field in fields.items()}
 
 
 def _lettered(row: Row, letter: str, text: str) -> dict[str, object]:
@@ -179,16 +144,9 @@ def _lettered(row: Row, letter: str, text: str) -> dict[str, object]:
     if isinstance(found, list):
         found = {str(item.get(letter)): item.get(text) for item in found if isinstance(item, dict)}
     if not isinstance(found, dict):
-        raise InputError(f"{row.where}: found no options, wanted an object from letter to text.")
+        raise row.wrong("no options", "an object from letter to text")
     return found
 
 
 def _subject(file: Path) -> str:
     return file.name.removesuffix(".csv").removesuffix("_test").removesuffix("_dev").removesuffix("_val")
-
-
-def _numbered(name: str, row: Row) -> str:
-    """An id from file and line, for files whose rows have none."""
-    given = row.data.get("id")
-    source, _, line = row.where.rpartition(" ")
-    return str(given) if given else f"{name}:{Path(source.split(',')[0]).stem}:{line}"

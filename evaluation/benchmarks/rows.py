@@ -30,6 +30,15 @@ class Row:
     where: str
     data: dict[str, Any]
 
+    @property
+    def number(self) -> str:
+        """The number of its line or entry."""
+        return self.where.rpartition(" ")[2]
+
+    def wrong(self, found: str, wanted: str) -> InputError:
+        """The error that names the place, and says what stands there and what was wanted."""
+        return InputError(f"{self.where}: found {found}, wanted {wanted}.")
+
 
 def read_text(path: Path, notes: Notes) -> str:
     """A file's text in UTF-8."""
@@ -55,12 +64,7 @@ def read_rows(path: Path, *, kind: Kind, notes: Notes) -> Iterator[Row]:
     Entries of a JSON object are rows of their own, keyed "id". Rows of a CSV have the field "cells".
     """
     text = read_text(path, notes)
-    if kind == "jsonl":
-        yield from _json_lines(path, text, notes)
-    elif kind == "csv":
-        yield from _csv_rows(path, text, notes)
-    else:
-        yield from _json_value(path, text, notes)
+    yield from {"jsonl": _json_lines, "csv": _csv_rows, "json": _json_value}[kind](path, text, notes)
 
 
 def _csv_rows(path: Path, text: str, notes: Notes) -> Iterator[Row]:
@@ -73,9 +77,8 @@ def _csv_rows(path: Path, text: str, notes: Notes) -> Iterator[Row]:
                 yield Row(f"{path}, line {line}", {"cells": [clean(cell, notes) for cell in cells]})
             line = reader.line_num + 1
     except csv.Error as error:
-        raise InputError(
-            f"{path}, line {line}: {error}; a quote is opened there and not closed, or the file is cut off."
-        ) from error
+        told = "a quote is opened there and not closed, or the file is cut off"
+        raise InputError(f"{path}, line {line}: {error}; {told}.") from error
 
 
 def _json_lines(path: Path, text: str, notes: Notes) -> Iterator[Row]:
@@ -88,10 +91,8 @@ def _json_lines(path: Path, text: str, notes: Notes) -> Iterator[Row]:
             value = json.loads(line, object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:
             last = number == len(lines) and isinstance(error, json.JSONDecodeError)
-            raise InputError(
-                f"{where}: found {line[:60]!r} ({error}), wanted a JSON object."
-                + (" The last line has no end, so the file is cut off. Copy it again." if last else "")
-            ) from error
+            remedy = " The last line has no end, so the file is cut off. Copy it again." * last
+            raise InputError(f"{where}: found {line[:60]!r} ({error}), wanted a JSON object.{remedy}") from error
         if not isinstance(value, dict):
             raise InputError(f"{where}: found a {type(value).__name__}, wanted a JSON object.")
         yield Row(where, clean(value, notes))
@@ -117,10 +118,8 @@ def _json_value(path: Path, text: str, notes: Notes) -> Iterator[Row]:
     try:
         value = json.loads(text, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path}, line {error.lineno}: {error.msg} at column {error.colno}; wanted one whole JSON value. If the "
-            "file is cut off, copy it again."
-        ) from error
+        told = f"{path}, line {error.lineno}: {error.msg} at column {error.colno}"
+        raise InputError(f"{told}; wanted one whole JSON value. If the file is cut off, copy it again.") from error
     except _RepeatedNameError as error:
         line = text.count("\n", 0, max(0, text.find(json.dumps(error.name)))) + 1
         raise InputError(f"{path}, line {line}: {error}.") from error
@@ -171,10 +170,8 @@ def hub_rows(name: str, *, subset: str | None, split: str, notes: Notes) -> Iter
         rows = datasets.load_dataset(name, subset, split=split)
     # RuntimeError: a dataset that is a script, which `datasets` refuses.
     except (OSError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"hub dataset {name!r} (subset {subset}, split {split}): cannot be loaded ({error}). Check the names, "
-            "and the network or the cache."
-        ) from error
+        told = f"hub dataset {name!r} (subset {subset}, split {split}): cannot be loaded ({error})"
+        raise InputError(f"{told}. Check the names, and the network or the cache.") from error
     for number, row in enumerate(rows):
         yield Row(f"{name}, {split}, row {number}", clean(dict(row), notes))
 
@@ -185,5 +182,4 @@ def text_field(row: Row, *names: str) -> str:
         value = row.data.get(name)
         if isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
             return str(value).strip()
-    found = sorted(row.data)
-    raise InputError(f"{row.where}: found the fields {found}, wanted a text {' or '.join(map(repr, names))}.")
+    raise row.wrong(f"the fields {sorted(row.data)}", f"a text {' or '.join(map(repr, names))}")

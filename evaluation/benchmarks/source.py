@@ -9,19 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from medagent.errors import InputError
-from medagent.evaluation.benchmarks import (
-    BioASQBenchmark,
-    FileBenchmark,
-    JsonlBenchmark,
-    MedMCQABenchmark,
-    MedQABenchmark,
-    MedXpertQABenchmark,
-    MMLUBenchmark,
-    OpenQABenchmark,
-    PubMedQABenchmark,
-    StarterBenchmark,
-)
-from medagent.evaluation.benchmarks.base import Benchmark, sample
+from medagent.evaluation.benchmarks import multiple_choice
+from medagent.evaluation.benchmarks.base import Benchmark, FileBenchmark, sample
+from medagent.evaluation.benchmarks.custom import JsonlBenchmark, OpenQABenchmark, StarterBenchmark
+from medagent.evaluation.benchmarks.literature import BioASQBenchmark, PubMedQABenchmark
 from medagent.evaluation.names import CopFrom
 from medagent.retrieval.passages import Passage
 from medagent.starter.world import SPLITS
@@ -29,17 +20,17 @@ from medagent.types import Question
 
 KNOWN: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "starter": (StarterBenchmark, {}),
-    "medqa": (MedQABenchmark, {}),
-    "medmcqa": (MedMCQABenchmark, {}),
+    "medqa": (multiple_choice.MedQABenchmark, {}),
+    "medmcqa": (multiple_choice.MedMCQABenchmark, {}),
     "pubmedqa": (PubMedQABenchmark, {}),
     "pubmedqa_with_abstract": (PubMedQABenchmark, {"task": "with_abstract"}),
     "pubmedqa_yes_no": (PubMedQABenchmark, {"task": "yes_no"}),
-    "mmlu": (MMLUBenchmark, {}),
+    "mmlu": (multiple_choice.MMLUBenchmark, {}),
     "bioasq": (BioASQBenchmark, {}),
     "bioasq_factoid": (BioASQBenchmark, {"types": ("factoid",)}),
     "bioasq_list": (BioASQBenchmark, {"types": ("list",)}),
     "bioasq_yes_no": (BioASQBenchmark, {"types": ("yes_no",)}),
-    "medxpertqa": (MedXpertQABenchmark, {}),
+    "medxpertqa": (multiple_choice.MedXpertQABenchmark, {}),
     "open": (OpenQABenchmark, {}),
     "jsonl": (JsonlBenchmark, {}),
 }
@@ -68,15 +59,11 @@ class BenchmarkSource:
     def open(self) -> Benchmark:
         """The benchmark."""
         if self.start < 0 or (self.stop is not None and self.stop <= self.start):
-            raise InputError(
-                f"--start {self.start} and --stop {self.stop}: wanted a range of the file's order, from 0."
-            )
-        given = {name: getattr(self, name) for name in ("path", "hub", "subset", "split")}
+            raise InputError(f"--start {self.start} and --stop {self.stop}: wanted a range of the file's order from 0.")
+        given = {name: getattr(self, name) for name in ("path", "hub", "subset", "split", "cop_from")}
         arguments = {name: value for name, value in given.items() if value is not None}
         if self.cop_from and self.benchmark != "medmcqa":
             raise InputError(f"--cop_from {self.cop_from}: found benchmark {self.benchmark!r}, wanted medmcqa.")
-        if self.cop_from:
-            arguments["cop_from"] = self.cop_from
         if self.benchmark in KNOWN:
             self._check_known()
             found, fixed = KNOWN[self.benchmark]
@@ -99,23 +86,17 @@ class BenchmarkSource:
     def _check_known(self) -> None:
         """Refuse arguments that the packaged benchmark does not take."""
         if self.benchmark_args:
-            raise InputError(
-                f"benchmark {self.benchmark!r}: found --benchmark_args {dict(self.benchmark_args)}, wanted none. They "
-                "are for a class of your own."
-            )
+            found = f"--benchmark_args {dict(self.benchmark_args)}, wanted none. They are for a class of your own"
+            raise InputError(f"benchmark {self.benchmark!r}: found {found}.")
         if self.benchmark == "starter":
             if self.path or self.hub:
-                raise InputError(
-                    "benchmark 'starter': is packaged and takes neither --path nor --hub, found "
-                    f"{self.path or self.hub!r}. Name the file's benchmark: --benchmark jsonl, medqa, ..."
-                )
+                found = f"{self.path or self.hub!r}. Name the file's benchmark: --benchmark jsonl, medqa, ..."
+                raise InputError(f"benchmark 'starter': is packaged and takes neither --path nor --hub, found {found}")
             if self.split and self.split not in SPLITS:
                 raise InputError(f"benchmark 'starter': found split {self.split!r}, wanted one of {', '.join(SPLITS)}.")
         elif self.path is None and self.hub is None:
-            raise InputError(
-                f"benchmark {self.benchmark!r}: needs its questions. Give its file with --path, or its name on the "
-                "hub with --hub."
-            )
+            remedy = "Give its file with --path, or its name on the hub with --hub"
+            raise InputError(f"benchmark {self.benchmark!r}: needs its questions. {remedy}.")
 
     def questions(self, opened: Benchmark | None = None) -> tuple[list[Question], list[Passage], dict[str, int]]:
         """Questions, the passages that the benchmark carries, and the corrections in its files, counted."""
@@ -142,10 +123,8 @@ def benchmark_class(path: str) -> type[Any]:
             f"benchmark {path!r}: cannot be imported ({error!r}), wanted a known name or a class path. {remedy}"
         ) from error
     if not (isinstance(found, type) and any(callable(vars(base).get("questions")) for base in found.__mro__)):
-        raise InputError(
-            f"benchmark {path!r}: found {found!r}, wanted a class with the method "
-            f"questions() -> list[Question]. {remedy}"
-        )
+        wanted = "a class with the method questions() -> list[Question]"
+        raise InputError(f"benchmark {path!r}: found {found!r}, wanted {wanted}. {remedy}")
     return found
 
 
@@ -159,10 +138,8 @@ def source_named(benchmark: str | Path | BenchmarkSource) -> BenchmarkSource:
     if isinstance(benchmark, BenchmarkSource):
         return benchmark
     if not isinstance(benchmark, str | Path):
-        raise InputError(
-            f"benchmark: found a {type(benchmark).__name__}, wanted a name, a file of questions or a BenchmarkSource. "
-            "Write your questions to a .jsonl file."
-        )
+        wanted = "a name, a file of questions or a BenchmarkSource. Write your questions to a .jsonl file"
+        raise InputError(f"benchmark: found a {type(benchmark).__name__}, wanted {wanted}.")
     name, _, path = str(benchmark).partition(":")
     if path and name in KNOWN:
         return BenchmarkSource(name, path=path)

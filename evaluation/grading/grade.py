@@ -7,8 +7,7 @@ from medagent.answer_forms import citations, entries, without_citations
 from medagent.evaluation.grading.numbers import is_right, numbers_in
 from medagent.evaluation.grading.open_answers import abstains, first_answer, list_score, mentions, rank_of_right, same
 from medagent.evaluation.grading.option_named import Outcome, Reading, read_answer
-from medagent.evaluation.grading.reasoning_text import without_reasoning
-from medagent.evaluation.grading.replies import read_reply, read_selection
+from medagent.evaluation.grading.replies import read_reply, read_selection, without_reasoning
 from medagent.plain_protocol import PlainProtocol, searches, tagged_answers
 from medagent.types import Question, Rollout, StopReason
 
@@ -23,14 +22,6 @@ class Verdict(StrEnum):
     ABSTAINED = "abstained"  # declined to choose
     NO_ANSWER = "no_answer"  # wrote nothing, or searched last; the stop reason says whether a limit did it
     ERROR = "error"  # an endpoint failed or filtered it, or the search failed
-
-
-_VERDICTS = {
-    Outcome.UNPARSED: Verdict.UNPARSED,
-    Outcome.MULTIPLE: Verdict.MULTIPLE,
-    Outcome.ABSTAINED: Verdict.ABSTAINED,
-    Outcome.TRUNCATED: Verdict.UNPARSED,
-}
 
 
 @dataclass(frozen=True)
@@ -68,8 +59,8 @@ def grade(rollout: Rollout) -> Grade:
     nothing else, and so is a selection of options. A number needs a unit where the right answer has one; the lenient
     reading assumes it, and takes the last of several numbers.
 
-    An answer of sentences that the agent named by numbers (`medagent.lines`) is right if they hold a right answer, or
-    every entry of a list.
+    An answer of sentences that the agent named by numbers is right if they hold a right answer, or every entry of a
+    list.
 
     A question without a gold answer is right where its environment calls the rollout a success.
 
@@ -100,7 +91,8 @@ def grade(rollout: Rollout) -> Grade:
         verdict = Verdict.CORRECT if reading.strict == question.answer else Verdict.WRONG
         return Grade(verdict, reading.strict, reading.strict, verdict is Verdict.CORRECT, cited)
     reply = _read(answer if tagged_answers(whole) else whole or answer, question)
-    verdict, lenient = _VERDICTS[reading.outcome], reading.lenient or reply.lenient
+    lenient = reading.lenient or reply.lenient
+    verdict = Verdict.UNPARSED if reading.outcome is Outcome.TRUNCATED else Verdict(reading.outcome.value)
     if reply.refused and lenient is None:
         verdict = Verdict.ABSTAINED
     refused = verdict is Verdict.ABSTAINED and reply.refused
@@ -143,10 +135,8 @@ def _open_verdict(question: Question, answer: str) -> tuple[Verdict, bool]:
     if question.form == "list":
         right = lenient = list_score(answer, question.items).f1 == 1
     else:
-        right = same(said, question.golds)
-        lenient = right or (
-            question.form == "ranked" and rank_of_right(without_citations(answer), question.golds) is not None
-        )
+        right, ranked = same(said, question.golds), question.form == "ranked"
+        lenient = right or (ranked and rank_of_right(without_citations(answer), question.golds) is not None)
     if right:
         return Verdict.CORRECT, True
     if not entries(answer):

@@ -13,49 +13,13 @@ from dataclasses import dataclass
 
 from medagent.answer_forms import without_citations
 from medagent.evaluation.grading.open_answers import folded
+from medagent.files import packaged
 
 Bounds = tuple[float | None, float | None]
-_POWERS = {3: "k kilo", -1: "d deci", -2: "c centi", -3: "m milli", -6: "u mc micro", -9: "n nano", -12: "p pico"}
-_PREFIXES = {name: 10.0**power for power, names in _POWERS.items() for name in names.split()} | {"": 1.0, "f": 1e-15}
-_PREFIXED = {  # names: dimension, its power, factor
-    "g gram grams": ("g", 1, 1.0),
-    "l liter liters litre litres": ("m", 3, 1e-3),
-    "m meter meters metre metres": ("m", 1, 1.0),
-    "mol mole moles": ("mol", 1, 1.0),
-    "eq equivalent equivalents": ("eq", 1, 1.0),
-    "u iu unit units": ("iu", 1, 1.0),
-    "osm": ("osm", 1, 1.0),
-    "s sec second seconds": ("s", 1, 1.0),
-    "pa": ("pa", 1, 1.0),
-    "j joule joules": ("j", 1, 1.0),
-    "cal calorie calories": ("j", 1, 4.184),
-    "gy": ("gy", 1, 1.0),
-    "sv": ("sv", 1, 1.0),
-    "bq": ("bq", 1, 1.0),
-    "hz": ("s", -1, 1.0),
-    "v": ("v", 1, 1.0),
-    "da": ("da", 1, 1.0),
-}
-_PLAIN = {
-    "% percent": ("", 0, 0.01),
-    "beat beats breath breaths cell cells copies": ("", 0, 1.0),
-    "bpm": ("s", -1, 1 / 60),
-    "min mins minute minutes": ("s", 1, 60.0),
-    "h hr hrs hour hours": ("s", 1, 3_600.0),
-    "d day days": ("s", 1, 86_400.0),
-    "wk wks week weeks": ("s", 1, 604_800.0),
-    "mo month months": ("month", 1, 1.0),
-    "yr yrs year years": ("month", 1, 12.0),
-    "mmhg": ("pa", 1, 133.322),
-    "cmho": ("pa", 1, 98.0665),
-    "cc": ("m", 3, 1e-6),
-    "c °c": ("°c", 1, 1.0),
-    "f °f": ("°c", 1, 5 / 9),
-}
-_UNITS = {
-    f"{p}{n}": (d, e, f * t) for ns, (d, e, f) in _PREFIXED.items() for n in ns.split() for p, t in _PREFIXES.items()
-}
-_UNITS |= {name: unit for names, unit in _PLAIN.items() for name in names.split()}
+_ROWS = packaged("medagent.evaluation.grading", "units.yaml")
+_TENS = {"": 1.0} | {name: 10.0**n for names, n in _ROWS["prefixes"].items() for name in names.split()}
+_UNITS = {f"{p}{n}": (d, e, f * t) for ns, d, e, f in _ROWS["prefixed"] for n in ns.split() for p, t in _TENS.items()}
+_UNITS |= {name: (d, e, float(f)) for ns, d, e, f in _ROWS["plain"] for name in ns.split()}
 _SPELLED = (  # before the text is read in lower case; "mM" is not "mm"
     (re.compile("[\u00b5\u03bc]"), "u"),
     (re.compile(r"(?<=\d)\s?([mun]?)M\b"), r" \1mol/l"),

@@ -13,7 +13,7 @@ white space. It departs from it where SQuAD would call two medical answers the s
   A raised figure after a figure is a power: "10^3".
 
 Hyphens inside a word are punctuation, as in SQuAD: "PD-1" is "PD1". A hyphen between letters is a space if the
-other answer has a space there: "next-generation" is "next generation". SQuAD's own tokens are in `exact_match`.
+other answer has a space there: "next-generation" is "next generation". SQuAD's own tokens are in `open_measures`.
 """
 
 import re
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from medagent.answer_forms import MAX_RANKED, entries, without_citations
 from medagent.evaluation.grading.option_named import ABSTENTION
+from medagent.evidence.words import word_list
 from medagent.types import Question
 
 _DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"), "-")
@@ -50,17 +51,11 @@ LONGEST_ABSTENTION = 150  # characters; a longer text says something
 _HYPHENATED = re.compile(r"(?<![^\W\d_])[^\W\d_]+(?:-[^\W\d_]+)+")
 _LEADING = re.compile(r"^\s*a\s+(?=\S)")
 _ARTICLES = re.compile(r"(?<!\S)(?:an|the)(?!\S)")
-_DENIED = frozenset(
-    (
-        "no not non never neither nor without cannot except unlikely excludes excluded isnt arent wasnt doesnt dont "
-        "didnt cant absence absent excluding ruled hardly"
-    ).split()
-)
+_DENIED = word_list("denied")
 _UNKNOWING = re.compile(
-    r"(?:i|we)\s+(?:do\s+not|don't|cannot|can't|could\s+not|couldn't)\s+(?:know|tell|say|find|answer)\b"
+    r"(?i)(?:i|we)\s+(?:do\s+not|don't|cannot|can't|could\s+not|couldn't)\s+(?:know|tell|say|find|answer)\b"
     r"|(?:(?:it\s+is|was|were)\s+)?not\s+(?:known|found|available|reported)\W*$"
-    r"|no\s+(?:answer|passage|evidence)\b.*found",
-    re.IGNORECASE,
+    r"|no\s+(?:answer|passage|evidence)\b.*found"
 )
 _SEVERAL = re.compile(r"[;\n/|&]|\b(?:or|and|plus|versus|vs|either)\b", re.IGNORECASE)
 _NO_ABSTENTION = re.compile(r"\bnot otherwise specified\b", re.IGNORECASE)  # a part of diagnoses
@@ -130,12 +125,8 @@ def same(answer: str, golds: Sequence[str]) -> bool:
 
 def token_f1(answer: str, golds: Sequence[str]) -> float:
     """The best token F1 with a right answer, over words as multisets; 0 for an answer without words."""
-    return max((_f1(*words) for gold in golds for words in _readings(answer, gold)), default=0.0)
-
-
-def _f1(said: list[str], gold: list[str]) -> float:
-    common = sum((Counter(said) & Counter(gold)).values())
-    return 2 * common / (len(said) + len(gold)) if common else 0.0
+    readings = (each for gold in golds for each in _readings(answer, gold))
+    return max((overlap_f1(said, wanted) for said, wanted in readings if said), default=0.0)
 
 
 def contains(answer: str, golds: Sequence[str], *, most_extra_words: int) -> bool:
@@ -144,35 +135,30 @@ def contains(answer: str, golds: Sequence[str], *, most_extra_words: int) -> boo
     A denial ("not gout") holds nothing, nor do several: "gout or lupus", "gout and lupus", "gout; lupus", two
     commas. The right answer's own commas and such are not counted.
     """
-    return any(_holds(answer, gold, most_extra_words) for gold in golds)
-
-
-def _holds(answer: str, gold: str, most_extra_words: int) -> bool:
-    several = len(_SEVERAL.findall(answer)) > len(_SEVERAL.findall(gold)) or answer.count(",") > gold.count(",") + 1
     return any(
-        _words_hold(words, wanted, most_extra_words=most_extra_words, several=several)
+        wanted and len(words) <= len(wanted) + most_extra_words and _holds(answer, gold, words, wanted)
+        for gold in golds
         for words, wanted in _readings(answer, gold)
     )
 
 
-def _words_hold(words: list[str], wanted: list[str], *, most_extra_words: int, several: bool) -> bool:
-    if not wanted or len(words) > len(wanted) + most_extra_words:
-        return False
-    places = [at for at in range(len(words) - len(wanted) + 1) if words[at : at + len(wanted)] == wanted]
-    if not places or words == wanted:
-        return bool(places)
-    beside = words[: places[0]] + words[places[0] + len(wanted) :]
-    return not (several or _DENIED & set(beside))
+def _holds(answer: str, gold: str, words: list[str], wanted: list[str]) -> bool:
+    place = _place(words, wanted)
+    if place is None or words == wanted:
+        return place is not None
+    several = len(_SEVERAL.findall(answer)) > len(_SEVERAL.findall(gold)) or answer.count(",") > gold.count(",") + 1
+    return not (several or _DENIED.intersection(words[:place] + words[place + len(wanted) :]))
+
+
+def _place(words: list[str], wanted: list[str]) -> int | None:
+    """Where the wanted words stand first, one after the other."""
+    return next((at for at in range(len(words) - len(wanted) + 1) if words[at : at + len(wanted)] == wanted), None)
 
 
 def mentions(text: str, golds: Sequence[str]) -> bool:
     """Whether a text has the words of a right answer, one after the other, whatever stands beside them."""
-    return any(
-        any(words[at : at + len(wanted)] == wanted for at in range(len(words) - len(wanted) + 1))
-        for gold in golds
-        for words, wanted in _readings(text, gold)
-        if wanted
-    )
+    readings = (each for gold in golds for each in _readings(text, gold))
+    return any(wanted and _place(words, wanted) is not None for words, wanted in readings)
 
 
 def abstains(answer: str) -> bool:
@@ -227,6 +213,11 @@ def rank_of_right(answer: str, golds: Sequence[str]) -> int | None:
 def first_answer(question: Question, answer: str) -> str:
     """The open answer that is graded, without citations: its text, or the first of ranked answers."""
     plain = without_citations(answer).strip()
-    if question.form != "ranked":
-        return plain
-    return next(iter(ranked(plain, question.golds)), "")
+    return plain if question.form != "ranked" else next(iter(ranked(plain, question.golds)), "")
+
+
+def overlap_f1(said: list[str], gold: list[str]) -> float:
+    """The F1 of words as multisets; no words are equal to no words."""
+    if not said or not gold:
+        return float(said == gold)
+    return 2 * sum((Counter(said) & Counter(gold)).values()) / (len(said) + len(gold))

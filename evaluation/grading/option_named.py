@@ -45,10 +45,9 @@ class Reading:
 
 CITED = re.compile(r"\s*\[\d{1,3}\]")
 _NUMBERED = re.compile(
-    r"\b(option|choice)\s*#?[(\[]?(10|[1-9])\b[)\]]?"
+    r"(?i)\b(option|choice)\s*#?[(\[]?(10|[1-9])\b[)\]]?"
     r"(?=[\s.:;)*_\"']*$|[.:;)*_]?[\n*]|\s*[:;.](?!\d)"
-    r"|\s+(?:is|was|would|because|since|as|fits|seems|(?:or|and)\s+(?:option|choice))\b)",
-    re.IGNORECASE,
+    r"|\s+(?:is|was|would|because|since|as|fits|seems|(?:or|and)\s+(?:option|choice))\b)"
 )
 WRAPPING = " \t\n\"'*_`$#"
 FULL_WIDTH = str.maketrans({chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)})  # "Ｂ", in Chinese
@@ -70,16 +69,14 @@ _AND_NOT = re.compile(  # "(B), not (C)"
     r",?\s+\(?(?:and\s+|but\s+)?(?:not|rather than|instead of)\s+(?:option\s+)?\(?[A-J]\b\)?\W*$"
 )
 _DENIED = re.compile(
-    r"(?:\b(?:not|never|except|neither|nor|excludes?|excluded|rather than|instead of|rules? out|cannot "
+    r"(?i)(?:\b(?:not|never|except|neither|nor|excludes?|excluded|rather than|instead of|rules? out|cannot "
     r"be)|n't)\s+(?:be\s+)?(?:the\s+)?(?:option|choice|answer)?\s*\(?[A-J]\)?\W*$"
     r"|\b(?:is|are|was|can be|has been)\s+(?:therefore\s+|thus\s+)?(?:incorrect|wrong|ruled "
-    r"out|excluded|eliminated)\W*$|^\W*(?:incorrect|wrong)\W*$|^\s*(?:is|was)\s+not\b",
-    re.IGNORECASE,
+    r"out|excluded|eliminated)\W*$|^\W*(?:incorrect|wrong)\W*$|^\s*(?:is|was)\s+not\b"
 )
 _GUESSED = re.compile(
-    r"\b(?:maybe|perhaps|possibly|closest (?:is|would be|option|answer|match)|not sure|unsure|cannot tell|can't "
-    r"tell|guess)\b|\?\s*$",
-    re.IGNORECASE,
+    r"(?i)\b(?:maybe|perhaps|possibly|closest (?:is|would be|option|answer|match)|not sure|unsure|cannot tell|can't "
+    r"tell|guess)\b|\?\s*$"
 )
 CORRECTED = re.compile(  # "A. No, B", "A, wait"; an option may be "Wait and watch"
     r"\bno,?\s+\(?[A-J]\b|[—–,.;-]\s*(?:no,?\s+)?(?:wait|actually|correction|on second thought)\b", re.IGNORECASE
@@ -88,9 +85,8 @@ _DECLINED = re.compile(
     r"\s*(?:not enough|insufficient|no) (?:information|data)|\s*none of the above \((?![A-J]\)\W*$)", re.IGNORECASE
 )
 NEGATED = re.compile(
-    r"\b(?:not|no|never|cannot|except|rather than|unlikely|without|excludes?|excluded|eliminated|ruled? out|rules? "
-    r"out|incorrect|wrong|avoid(?:ed)?|stop(?:ped)?|contraindicated|discontinued?)\b|n't\b",
-    re.IGNORECASE,
+    r"(?i)\b(?:not|no|never|cannot|except|rather than|unlikely|without|excludes?|excluded|eliminated|ruled? out|rules? "
+    r"out|incorrect|wrong|avoid(?:ed)?|stop(?:ped)?|contraindicated|discontinued?)\b|n't\b"
 )
 _SO = re.compile(r"^(?:so|thus|therefore|hence|overall|in short|in conclusion)\b\W*", re.IGNORECASE)
 _SUBJECT = (
@@ -98,7 +94,7 @@ _SUBJECT = (
     r"|evidence)"
 )
 ABSTENTION = re.compile(
-    rf"""^\W*(?:i\ (?:am\ |have\ )?|i['’]m\ )?(?:n[/.]?a|no\ idea|idk|none|neither
+    rf"""(?ix)^\W*(?:i\ (?:am\ |have\ )?|i['’]m\ )?(?:n[/.]?a|no\ idea|idk|none|neither
         |unknown|unanswerable|unclear|uncertain|undetermined|inconclusive
         |insufficient|incomplete|indeterminate|abstain|don't\ know
         |not\ (?:sure|stated|found|determinable|possible|in\ the\ .*))\W*$
@@ -115,8 +111,7 @@ ABSTENTION = re.compile(
         |say|infer|tell|be\ (?:made|given))
     | (?:\bnot|n't)\ (?:\w+\ ){{0,2}}(?:provided?|available|enough|sufficient|listed|mention(?:ed)?|clear
         |specif(?:y|ied)|say|tell|given|contain|applicable|correspond|discuss|address|support|state|find|found|among
-        |include|know|determin\w+)""",
-    re.IGNORECASE | re.VERBOSE,
+        |include|know|determin\w+)"""
 )
 _ARTICLE = re.compile(r"^(a|an|the) ")
 _PUNCTUATION = re.compile(r"[^\w\s+<>=%.-]|(?<![\w])[.-](?!\w)|\.(?!\d)|(?<!\w)-(?=\D)")
@@ -231,16 +226,11 @@ def by_option_text(text: str, letters: str, options: Sequence[str]) -> str | Non
     begun = wording_at(_SO.sub("", text.lstrip(WRAPPING)), letters, options)
     if begun and wordings[begun[0]] in PLAIN_WORDS:
         return begun[0]
-    wordings = {
-        letter: wording
-        for letter, wording in wordings.items()
-        if wording and wording not in PLAIN_WORDS and not (len(wording) == 1 and wording.isalpha())
-    }
-    said = plain
+    idle = {wording for wording in wordings.values() if len(wording) == 1 and wording.isalpha()} | PLAIN_WORDS | {""}
+    wordings = {letter: wording for letter, wording in wordings.items() if wording not in idle}
+    said, denied = plain, r"\b(?:and not|not|rather than|instead of) (?:(?:an?|the) )?"
     for wording in sorted(wordings.values(), key=len, reverse=True):
-        said = re.sub(
-            rf"\b(?:and not|not|rather than|instead of) (?:(?:an?|the) )?{re.escape(wording)}(?!\w)", " ", said
-        )
+        said = re.sub(rf"{denied}{re.escape(wording)}(?!\w)", " ", said)
     inside = {}
     for letter, wording in wordings.items():
         genus, _, epithet = wording.partition(" ")
@@ -248,11 +238,7 @@ def by_option_text(text: str, letters: str, options: Sequence[str]) -> str | Non
         if found := re.search(rf"(?<!\w)(?:{'|'.join(map(re.escape, forms))})(?!\w)", said):
             inside[letter] = found[0]
     # "iron deficiency anemia" also contains the option "anemia": the longer one counts.
-    whole = [
-        letter
-        for letter, wording in inside.items()
-        if not any(wording != other and wording in other for other in inside.values())
-    ]
-    if len(whole) != 1 or NEGATED.search(said.replace(inside[whole[0]], " ")):
-        return None
-    return whole[0]
+    parts = {one for one in inside.values() for other in inside.values() if one != other and one in other}
+    whole = [letter for letter, wording in inside.items() if wording not in parts]
+    alone = len(whole) == 1 and not NEGATED.search(said.replace(inside[whole[0]], " "))
+    return whole[0] if alone else None

@@ -12,6 +12,7 @@ from medagent.evaluation.benchmarks.base import by_letter
 from medagent.evaluation.benchmarks.rows import Row, read_rows, text_field
 from medagent.evaluation.grading.option_named import Outcome, Reading
 from medagent.evaluation.grading.replies import read_reply, read_selection
+from medagent.files import write_whole
 from medagent.types import LETTERS
 
 
@@ -44,26 +45,22 @@ def read_replies(path: Path, *, letters: str, last_line_asked: bool = False) -> 
 def _reply(row: Row, letters: str, last_line_asked: bool) -> Reply:
     found = by_letter(row, row.data.get("options") or [])
     if "".join(sorted(found)) != LETTERS[: len(found)]:
-        raise InputError(
-            f"{row.where}: found options named {', '.join(sorted(found))}, wanted the first letters of {LETTERS}, none "
-            "left out."
-        )
+        raise row.wrong(f"options named {', '.join(sorted(found))}", f"the first letters of {LETTERS}, none left out")
     options = [str(found[letter]) for letter in sorted(found)]
     known = LETTERS[: len(options)] if options else letters
     given = row.data.get("gold")
     right = [str(each) for each in given] if isinstance(given, list) else re.split(r"\s*,\s*", text_field(row, "gold"))
     if not right or not set(right) <= set(known):
-        raise InputError(
-            f"{row.where}: found the gold answer {given!r}, wanted one of {known}, or several as 'A, C'. Other "
-            "letters: --letters."
-        )
+        wanted = f"one of {known}, or several as 'A, C'. Other letters: --letters"
+        raise row.wrong(f"the gold answer {given!r}", wanted)
     gold = ", ".join(sorted(set(right)))
     raw = row.data.get("raw")
     if not isinstance(raw, str):
-        raise InputError(f"{row.where}: found no text 'raw', wanted what the model replied (it may be empty).")
+        raise row.wrong("no text 'raw'", "what the model replied (it may be empty)")
     if len(right) > 1:
-        return Reply(text_field(row, "id"), gold, read_selection(raw, known, options))
-    reading = read_reply(raw, known, options, last_line_asked=last_line_asked)
+        reading = read_selection(raw, known, options)
+    else:
+        reading = read_reply(raw, known, options, last_line_asked=last_line_asked)
     return Reply(text_field(row, "id"), gold, reading)
 
 
@@ -87,8 +84,6 @@ def summarize_replies(replies: list[Reply]) -> dict[str, Any]:
 def write_readings(path: Path, replies: list[Reply]) -> None:
     """Write one JSON line per reply: id, gold, what was read, and the outcome."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as file:
-        for reply in replies:
-            found = reply.reading
-            read = {"strict": found.strict, "lenient": found.lenient, "outcome": found.outcome}
-            file.write(json.dumps({"id": reply.id, "gold": reply.gold, **read}) + "\n")
+    read = [{name: getattr(reply.reading, name) for name in ("strict", "lenient", "outcome")} for reply in replies]
+    rows = ({"id": reply.id, "gold": reply.gold, **own} for reply, own in zip(replies, read, strict=True))
+    write_whole(path, "".join(json.dumps(row) + "\n" for row in rows))

@@ -13,19 +13,8 @@ import re
 from collections.abc import Sequence
 
 from medagent.answer_forms import marked_letters
-from medagent.evaluation.grading.option_named import (
-    ABSTENTION,
-    CITED,
-    CORRECTED,
-    FULL_WIDTH,
-    NEGATED,
-    Outcome,
-    Reading,
-    by_option_text,
-    lettered,
-    read_answer,
-)
-from medagent.evaluation.grading.reasoning_text import without_reasoning
+from medagent.evaluation.grading import option_named
+from medagent.evaluation.grading.option_named import Outcome, Reading, by_option_text, lettered, read_answer
 from medagent.evaluation.grading.statements import is_list, stated
 from medagent.plain_protocol import tagged_answers
 
@@ -37,20 +26,18 @@ _FIELD = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _REFUSAL = re.compile(
-    r"""\b(?:can(?:not|['’]t|\ not)|unable\ to|not\ able\ to|won['’]t|will\ not|decline\ to|not\ comfortable
+    r"""(?ix)\b(?:can(?:not|['’]t|\ not)|unable\ to|not\ able\ to|won['’]t|will\ not|decline\ to|not\ comfortable
         |not\ qualified\ to|(?:do\ not|don['’]t)\ have\ the\ ability\ to|not\ (?:be\ )?appropriate)\b
         .{0,40}?\b(?:assist|help|comply|provide|providing|fulfil|fulfill|answer|give|giving|offer|discuss|continue
         |advise|advice|diagnose)\b
-    | \bviolates?\ (?:our|the|usage|content)\b.{0,20}\bpolic""",
-    re.IGNORECASE | re.VERBOSE,
+    | \bviolates?\ (?:our|the|usage|content)\b.{0,20}\bpolic"""
 )
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z(\"'*])|(?<=[。！？])|\n+")
 _BOXED = re.compile(r"\\boxed\{\s*(?:\\(?:text|mathrm|textbf)\{)?\s*(.*?)\s*\}+\$*\.?$")
 _ANSWER_IS = re.compile(
-    r"""^\W*(?:(?:so|thus|hence|therefore)\W+)?(?:the\s+|my\s+)?(?:final\s+|correct\s+|best\s+|right\s+)*
+    r"""(?ix)^\W*(?:(?:so|thus|hence|therefore)\W+)?(?:the\s+|my\s+)?(?:final\s+|correct\s+|best\s+|right\s+)*
         (?:answers?|choices?|options?|respuesta|réponse|antwort|resposta|정답|답|答案|正确答案)
-        (?:\s+(?:is|are)\b|은|是|为)?[\s*_]*[:：]?\s*""",
-    re.IGNORECASE | re.VERBOSE,
+        (?:\s+(?:is|are)\b|은|是|为)?[\s*_]*[:：]?\s*"""
 )
 _ABOUT_AN_OPTION = re.compile(r"\W*(?:\w+\s+){0,3}(?:option|choice)\b", re.IGNORECASE)
 _LETTER = re.compile(r"(?<!\w)([A-J])(?!\w)")
@@ -58,6 +45,44 @@ _JOINING = re.compile(r"\b(?:and|both|all of|the|options?|choices?|answers?|lett
 _BOX = re.compile(r"^[\s*_>-]*\[([ xX✓✔]?)\]\W*([A-J])\b", re.MULTILINE)
 _SHORT = 150  # characters of an answer by itself; a longer text is a reply with reasoning in it
 _OPENING = 300  # characters in which a refusal stands
+# Marks around reasoning: <think> (DeepSeek-R1, Qwen), [THINK] (Magistral), <|begin_of_thought|> (Sky-T1),
+# <|START_THINKING|> (Command A), <unused94>thought (MedGemma), Kimi's marks, and prompts' own.
+_NAME = r"(?:think|thinking|thoughts?|reasoning|analysis|reflection|scratchpad|seed:think)"
+_MARK = re.compile(
+    rf"(?im)(?P<open><{_NAME}>|\[THINK(?:ING)?\]|<\|(?:begin_of_|start_)?{_NAME}\|>|<unused94>|◁think▷)"
+    rf"|(?P<close></\s*{_NAME}\s*>|\[/THINK(?:ING)?\]|<\|(?:end_of_|end_|/){_NAME}\|>|<unused95>|◁/think▷"
+    r"|^\#+\s*Final\ Response\s*$|\[BEGIN\ FINAL\ RESPONSE\])",  # HuatuoGPT-o1, Apriel
+)
+# gpt-oss writes channels; all but `final` is reasoning.
+_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)\s*<\|message\|>")
+_CHANNEL_END = re.compile(r"<\|(?:end|return|start|call)\|>")
+
+
+def without_reasoning(reply: str) -> tuple[str, bool]:
+    """The reply without its reasoning, and whether it was truncated inside it.
+
+    A closing mark without an opening one ends reasoning that the chat template opened. Reasoning that is left open ends
+    at the first answer tag.
+
+    >>> without_reasoning("A? It is oral. </think> B")
+    (' B', False)
+    >>> without_reasoning("<think>The answer is A, but")
+    ('', True)
+    """
+    if channels := list(_CHANNEL.finditer(reply)):
+        last = channels[-1]
+        return (_CHANNEL_END.split(reply[last.end() :])[0], False) if last[1] == "final" else ("", True)
+    kept: list[str] = []
+    at, inside = 0, False
+    for mark in _MARK.finditer(reply):
+        opens = mark["open"] is not None
+        if opens and not inside:
+            kept.append(reply[at : mark.start()])
+        elif not opens and not inside:
+            kept.clear()  # all before it was reasoning
+        at, inside = mark.end(), opens
+    cut_off = inside and not tagged_answers(reply[at:])
+    return "".join(kept) + ("" if cut_off else reply[at:]), cut_off
 
 
 def read_reply(reply: str, letters: str, options: Sequence[str] = (), *, last_line_asked: bool = False) -> Reading:
@@ -73,7 +98,7 @@ def read_reply(reply: str, letters: str, options: Sequence[str] = (), *, last_li
     text, cut_off = without_reasoning(reply)
     if cut_off:
         return Reading(None, None, Outcome.TRUNCATED)
-    text = lettered(text.translate(FULL_WIDTH).strip(), letters, options)
+    text = lettered(text.translate(option_named.FULL_WIDTH).strip(), letters, options)
     lines = [line for line in text.splitlines() if line.strip()] or [""]
     marked = [_answer_line(line, letters, options) for line in lines if _is_answer_line(line)]
     answers = [] if is_list(text) else [reading for reading in marked if reading.strict]
@@ -94,7 +119,7 @@ def read_reply(reply: str, letters: str, options: Sequence[str] = (), *, last_li
         reading = read_answer(text, letters, options)
         if reading.strict and said and said != reading.strict:
             return Reading(None, said, Outcome.UNPARSED)  # "A. Analysis: ... Answer: B"
-        if reading.outcome is Outcome.MULTIPLE and (corrected := list(CORRECTED.finditer(text))):
+        if reading.outcome is Outcome.MULTIPLE and (corrected := list(option_named.CORRECTED.finditer(text))):
             after = stated(text[corrected[-1].end() :], letters, options)  # "A. Wait, it is B"
             return Reading(None, after, Outcome.MULTIPLE)
         if reading.strict or reading.outcome is Outcome.MULTIPLE:
@@ -134,7 +159,7 @@ def read_selection(reply: str, letters: str, options: Sequence[str]) -> Reading:
     text, cut_off = without_reasoning(reply)
     if cut_off:
         return Reading(None, None, Outcome.TRUNCATED)
-    text = text.translate(FULL_WIDTH).strip()
+    text = text.translate(option_named.FULL_WIDTH).strip()
     values = tagged_answers(text) or [_value(match) for match in _FIELD.finditer(text)] or [text]
     told = [_selected(value, letters, options) for value in values]
     if told[-1] and len(set(told)) == 1:
@@ -147,7 +172,7 @@ def read_selection(reply: str, letters: str, options: Sequence[str]) -> Reading:
 
 def _selected(answer: str, letters: str, options: Sequence[str]) -> str | None:
     """The letters of an answer that holds nothing but letters, the options' texts and what joins them."""
-    rest = _ANSWER_IS.sub("", CITED.sub("", answer))
+    rest = _ANSWER_IS.sub("", option_named.CITED.sub("", answer))
     for option in sorted(options, key=len, reverse=True):
         rest = rest.replace(option, " ") if len(option) > 2 else rest
     if compact := re.fullmatch(r"\W*([A-J]{2,})\W*", rest):
@@ -202,7 +227,7 @@ def _by_sentences(text: str, letters: str, options: Sequence[str]) -> str | None
     if not (sentences := _sentences(text)):
         return None
     last = sentences[-1]
-    marks = [] if NEGATED.search(last) else [mark for mark in marked_letters(last) if mark in letters]
+    marks = [] if option_named.NEGATED.search(last) else [mark for mark in marked_letters(last) if mark in letters]
     if len(marks) == 1:
         return marks[0]
     if named := by_option_text(last, letters, options):
@@ -238,7 +263,7 @@ def _is_option(line: str, options: Sequence[str]) -> bool:
 
 def _declines(text: str) -> bool:
     sentences = _sentences(text)
-    return bool(sentences and (ABSTENTION.search(sentences[-1]) or _REFUSAL.search(text[:_OPENING])))
+    return bool(sentences and (option_named.ABSTENTION.search(sentences[-1]) or _REFUSAL.search(text[:_OPENING])))
 
 
 def _sentences(text: str) -> list[str]:

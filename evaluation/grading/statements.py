@@ -11,35 +11,12 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from medagent.evidence.words import word_list
+from medagent.files import packaged
+
 _OPENING = r"[\s*_:\"'“«(\[$`<]*"
 _KIND = r"(?:(?:the\s+)?(?:option|choice|answer|letter)\s+)?"
-_LEADS = (
-    # "The answer is", "Final answer:", "### Answer", "My pick would be"
-    r"\b(?:answer|ans|choice|option|pick|conclusion|verdict|diagnosis|letter|selection)\b[\s*_]*(?:choice[\s*_]*)?"
-    r"(?:\b(?:is|was|would be|should be|must be|has to be)\b|[:=.→–—-]|\n)"
-    r"[\s*_:]*(?:(?:most likely|likely|therefore|clearly|probably|definitely|indeed)\s+)?" + _KIND,
-    r"\\boxed\{\s*(?:\\text\{|\\mathrm\{|\\textbf\{)?",
-    # "which leaves", "I choose", "so it must be", "not C, but"
-    r"\b(?:leaves?|leaving|left|choose|chose|pick|select|go(?:ing)?\s+(?=with|for)"
-    r"|opt(?:ing)?\s+(?=for)|settle\s+(?=on)|must be|has to be|remains)\s*"
-    r"(?:us\s+)?(?:with\s+|for\s+|on\s+)?(?:only\s+)?" + _KIND,
-    r"(?:\bby (?:elimination|exclusion)\b[\s:,]*|\bonly\s+(?=\(?[A-J]\)?\s+(?:remains|is left|fits))|(?:→|=>)\s*)"
-    + _KIND,
-    r"\b(?:not\s+\(?[A-J]\)?,?\s+but\s+(?:rather\s+)?|sino|sondern|mas sim)\s*" + _KIND,
-    r"\b(?:it(?:['’]s|\s+is)\s+(?:probably\s+)?|(?:more|most)\s+likely\s+(?:is\s+)?)" + _KIND,
-    r"\b(?:most|best)\s+(?:appropriate|suitable|accurate|fitting|plausible|probable|consistent)\b(?:\s+\w+){0,3}?\s+"
-    r"(?:is|would be)\s+" + _KIND,
-    # Spanish, Portuguese, French, German
-    r"\b(?:respuestas?|opci[oó]n|alternativa|resposta|op[cç][aã]o|letra|gabarito|r[ée]ponse|antwort|l[oö]sung"
-    r"|korrekt ist|richtig ist)\b"
-    r"(?:\s+(?:correct[ae]|corret[ao]|final[e]?|exacte|richtige))?\s*(?:\b(?:es|é|est|ist|lautet|sería|seria)\b|[:=：])?"
-    r"\s*(?:(?:la|el|a|o|le|die|der)\s+)?(?:(?:opci[oó]n|op[cç][aã]o|letra|alternativa|r[ée]ponse|option|antwort)\s+)?",
-    # Korean, Chinese, Japanese
-    r"(?:정답|답안|답변|답)\s*(?:은|는)?\s*[:：]?",
-    r"(?:答案|选项|選項)\s*(?:应该|應該|应|應)?\s*(?:是|为|為|选|選|[:：])?(?:选项|選項)?",
-    r"(?:应|應|故|因此|所以)?(?:选择|選擇|选|選)(?:项|項)?[:：]?",
-    r"(?:正解|解答|答え|回答)\s*(?:は|[:：])",
-)
+_LEADS = [lead.replace("{kind}", _KIND) for lead in packaged("medagent.evaluation.grading", "leads.yaml")]
 _LEAD = re.compile("(?:" + "|".join(_LEADS) + ")" + _OPENING, re.IGNORECASE)
 _IS_RIGHT = re.compile(
     r"(?<![\w(.])\(?([A-J])\)?\s*(?:(?:is|seems|appears|would be)\s+(?:therefore\s+|clearly\s+|thus\s+)?"
@@ -49,9 +26,7 @@ _IS_RIGHT = re.compile(
     r"|é a (?:resposta |alternativa )?correta\b|est la (?:bonne |réponse correcte)|ist (?:richtig|korrekt)\b|选项正确)"
 )
 # "Therefore B.", "so no": nothing stands between the word and the end of the sentence but the option.
-_SO = re.compile(
-    r"\b(?:therefore|thus|hence|consequently|so)\b[\s,:]+(?:it(?:['’]s|\s+is)\s+)?[*(\"]{0,3}", re.IGNORECASE
-)
+_SO = re.compile(r"(?i)\b(?:therefore|thus|hence|consequently|so)\b[\s,:]+(?:it(?:['’]s|\s+is)\s+)?[*(\"]{0,3}")
 _ENDS = re.compile(r"[)*\"]{0,3}\s*(?:[.!\n]|$)")
 _ALL_BUT = re.compile(
     r"\b(?:all|every|each)\s+(?:of\s+)?(?:the\s+|these\s+)?(?:other\s+)?(?:options?|choices?|answers?)\b[^.\n]{0,20}"
@@ -60,7 +35,7 @@ _ALL_BUT = re.compile(
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(
-    r"[.!?。！？;；,，:：\n]\s*|\s(?=(?:so|therefore|thus|hence|but|and|leaving|which|then|sino)\s)", re.IGNORECASE
+    r"(?i)[.!?。！？;；,，:：\n]\s*|\s(?=(?:so|therefore|thus|hence|but|and|leaving|which|then|sino)\s)"
 )
 _DENIED = re.compile(
     r"\b(?:not|no|never|cannot|except|rather than|unlikely|without|excludes?|excluded|eliminated?|ruled? out|rules? "
@@ -72,12 +47,9 @@ _ANOTHER = re.compile(
 )
 _DENIED_AFTER = re.compile(r"\)?(?:\s+(?:is|was)\s+(?:wrong|incorrect|false|not\b)|(?:가|이|은|는)?\s*아[니닌닙]|的)")
 # An option that would be right elsewhere, that others choose, or that was considered first.
-_SUPPOSED = re.compile(
-    r"\b(?:if|unless|had (?:it|she|he|there)|were (?:it|she|he|there))\b|若|如果|假如", re.IGNORECASE
-)
+_SUPPOSED = re.compile(r"(?i)\b(?:if|unless|had (?:it|she|he|there)|were (?:it|she|he|there))\b|若|如果|假如")
 _NOT_MEANT = re.compile(
-    r"\b(?:trap|tempting|second(?:[- ]best)?|distractor|mistake|many|students|at first|initially)\b|不(?:应|能)?$",
-    re.IGNORECASE,
+    r"(?i)\b(?:trap|tempting|second(?:[- ]best)?|distractor|mistake|many|students|at first|initially)\b|不(?:应|能)?$"
 )
 _SENTENCE_END = re.compile(r"[.!?。！？\n]\s*")
 _OPTION_LINE = re.compile(r"[\s*_>#-]*\(?([A-J])(?:[).:]|\s[-–—]\s)")
@@ -87,21 +59,9 @@ _ALONE = re.compile(r"[\s\"'”»)\]*_]*(?:$|[.,;:!)\n\u2014\u2013]|\b(?:because
 
 _ABBREVIATED = re.compile(r"\W*([A-J])\.\s?([A-Za-z][a-z]{3,})\b")
 # Epithets of species whose genus begins with a letter from A to J.
-_EPITHETS = frozenset(
-    """abortus albicans anthracis aureus auris bacilliformis baumannii bivia botulinum burgdorferi burnetii canis
-    capsulatum cereus coli cloacae dermatitidis difficile diphtheriae dubliniensis ducreyi duodenalis faecalis faecium
-    felis flavus fragilis freundii fumigatus gattii glabrata granulosus henselae hepatica histolytica hominis immitis
-    influenzae insidiosum intestinalis israelii jejuni krusei lamblia latum lumbricoides medinensis melitensis microti
-    multilocularis neoformans nucleatum parapsilosis parvum perfringens pertussis posadasii psittaci pylori quintana
-    recurrentis rhusiopathiae septicum stercoralis subtilis tetani trachomatis tropicalis tularensis vaginalis
-    vermicularis xylosoxidans""".split()
-)
+_EPITHETS = word_list("species")
 # After an option's letter comes one of these, or none: "B because ...". "B cells" is a name.
-_AFTER_A_LETTER = frozenset(
-    """according although among and applies as based because but by due fits followed for from given has here if in
-    instead is it maybe not of on or over rather remains seems since so than that therefore this though thus to
-    was when where which while with would""".split()
-)
+_AFTER_A_LETTER = word_list("after_a_letter")
 _WORD_AFTER = re.compile(r"[ \t]+([a-z]+)\b")
 
 

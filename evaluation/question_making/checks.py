@@ -92,26 +92,21 @@ class Checks:
     def _could_answer(self, sentence: str, tokens: frozenset[str], draft: Draft) -> bool:
         """Whether a sentence holds words of the answer's form that the question lacks: figures, capitals, or others."""
         asked, answer = set(words_of(draft.question)), draft.answer
-        if _FIGURE.search(answer):
-            form: re.Pattern[str] = _FIGURE
-        elif sum(char.isupper() for char in answer) > 1 and " " not in answer:
-            form = _CAPITALS
-        else:
-            rest = tokens.difference(self._analyser.tokens(draft.question))
-            return sum(map(self._idf, rest)) >= LEAST_OTHER * self._unit
-        return any(match.group().lower() not in asked for match in form.finditer(sentence))
+        capitals = sum(char.isupper() for char in answer) > 1 and " " not in answer
+        form = _FIGURE if _FIGURE.search(answer) else _CAPITALS if capitals else None
+        if form:
+            return any(match.group().lower() not in asked for match in form.finditer(sentence))
+        rest = tokens.difference(self._analyser.tokens(draft.question))
+        return sum(map(self._idf, rest)) >= LEAST_OTHER * self._unit
 
     def gives_away(self, question: str, answer: str) -> bool:
         """Whether a word of the answer, rare if it has rare ones, stands in the question or begins one of its words."""
         asked, tokens = set(self._analyser.tokens(question)), set(self._analyser.tokens(answer))
         telling = {token for token in tokens if not self._general(token)} or tokens
-        long = {token for token in telling if len(token) >= 4 and token.isalpha()}
-        return bool(telling & asked) or any(
-            token.startswith(word) or word.startswith(token)
-            for token in long
-            for word in asked
-            if len(word) >= 4 and not self._general(word)
-        )
+        long = [token for token in telling if len(token) >= 4 and token.isalpha()]
+        words = [word for word in asked if len(word) >= 4 and not self._general(word)]
+        pairs = [(token, word) for token in long for word in words]
+        return bool(telling & asked) or any(one.startswith(other) or other.startswith(one) for one, other in pairs)
 
     def _idf(self, token: str) -> float:
         return math.log((self._passages + 1) / (self._count(token) + 1))

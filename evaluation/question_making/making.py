@@ -64,9 +64,8 @@ def make_questions(
     found = find_questions(index, writer, checks, passages, top_k=making.top_k, progress=progress)
     clean = uncontaminated(found.questions, tests)
     repeated = Counter({CONTAMINATED: len(found.questions) - len(clean)})
-    chosen, dropped = select(
-        clean, seed=making.seed, per_answer=making.per_answer, limit=making.limit, analyser=analyser
-    )
+    bounds = {"seed": making.seed, "per_answer": making.per_answer, "limit": making.limit}
+    chosen, dropped = select(clean, **bounds, analyser=analyser)
     return Found(chosen, found.drafts, dropped + repeated + found.dropped)
 
 
@@ -126,9 +125,7 @@ def select(
     and the questions alone, so it is the same on any machine.
     """
     counts: Counter[str] = Counter()
-    shuffled = sorted(
-        candidates, key=lambda each: hashlib.sha256(f"{seed}\n{each.question}\n{each.answer}".encode()).hexdigest()
-    )
+    shuffled = sorted(candidates, key=lambda each: _digest(f"{seed}\n{each.question}\n{each.answer}"))
     tokens = {each.question: frozenset(analyser.tokens(each.question)) for each in shuffled}
     answers_of = defaultdict(set)
     for each in shuffled:
@@ -137,19 +134,22 @@ def select(
     by_answer: dict[str, list[frozenset[str]]] = defaultdict(list)
     for each in shuffled:
         asked, answer = tokens[each.question], normal(each.answer)
-        alike = any(_similar(asked, other) for other in by_answer[answer])
-        if len(answers_of[asked]) > 1 and not _one_in_all(answers_of[asked]):
-            counts[CONFLICT] += 1
-        elif alike:
-            counts[ALIKE_ANOTHER] += 1
-        elif len(by_answer[answer]) >= per_answer:
-            counts[TOO_OFTEN] += 1
-        elif limit and len(taken) >= limit:
-            counts[OVER_LIMIT] += 1
+        reasons = {
+            CONFLICT: len(answers_of[asked]) > 1 and not _one_in_all(answers_of[asked]),
+            ALIKE_ANOTHER: any(_similar(asked, other) for other in by_answer[answer]),
+            TOO_OFTEN: len(by_answer[answer]) >= per_answer,
+            OVER_LIMIT: limit and len(taken) >= limit,
+        }
+        if reason := next((reason for reason, holds in reasons.items() if holds), ""):
+            counts[reason] += 1
         else:
             taken.append(each)
             by_answer[answer].append(asked)
     return taken, counts
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _similar(one: frozenset[str], other: frozenset[str]) -> bool:
@@ -169,7 +169,7 @@ def question_row(draft: Draft) -> dict[str, Any]:
     The id depends on question and answer alone. `meta` keeps the source, its licence where it is known, the passage's
     title and the sentence.
     """
-    made = hashlib.sha256(f"{draft.question}\n{draft.answer}".encode()).hexdigest()[:12]
+    made = _digest(f"{draft.question}\n{draft.answer}")[:12]
     meta = {name: getattr(draft.passage, name) for name in ("source", "licence", "title")}
     return {
         "id": f"made:{made}",

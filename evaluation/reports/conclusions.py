@@ -17,18 +17,14 @@ def conclusions(
     """The sentences, of the first mode and of those about trust. `trained_here`: an agent that this project trained."""
     mode, report = next(iter(reports.items()))
     overall = report.summary.overall
-    found = [
-        f"On {overall.n} questions of {benchmark}, in mode {mode.value}, {overall.accuracy:.1%} are answered "
-        f"right; for other questions of this kind expect {100 * overall.ci_low:.1f} to {100 * overall.ci_high:.1f}% "
-        "(95% interval)."
-    ]
+    asked = f"On {overall.n} questions of {benchmark}, in mode {mode.value}"
+    others = f"for other questions of this kind expect {100 * overall.ci_low:.1f} to {100 * overall.ci_high:.1f}%"
+    found = [f"{asked}, {overall.accuracy:.1%} are answered right; {others} (95% interval)."]
     majority = baselines(questions).get("majority")
     if isinstance(majority, Accuracy):
-        beaten = overall.ci_low > majority.accuracy
-        found.append(
-            f"That is {'better than' if beaten else 'not shown to be better than'} naming the most frequent letter "
-            f"every time, which is right for {majority.accuracy:.1%}."
-        )
+        better = "better than" if overall.ci_low > majority.accuracy else "not shown to be better than"
+        always = f"naming the most frequent letter every time, which is right for {majority.accuracy:.1%}"
+        found.append(f"That is {better} {always}.")
     unread = (report.summary.unparsed + report.summary.no_answer) / max(1, overall.n)
     if unread > UNREAD:
         what = "name no one option" if any(question.options for question in questions) else "give no answer"
@@ -43,13 +39,10 @@ def conclusions(
     if (injected := reports.get(Mode.INJECTED)) is not None and injected.summary.trust.obeyed:
         every = injected.summary.trust.obeyed[-1].obeyed
         if every.n:
-            found.append(
-                f"Of {every.n} passages with orders that it was shown, {every.accuracy:.1%} got what they want, "
-                "some by chance."
-            )
-    found.append(
-        "It cannot be concluded that the agent is safe to use, or that it does as well on patients' own questions."
-    )
+            shown = f"Of {every.n} passages with orders that it was shown"
+            found.append(f"{shown}, {every.accuracy:.1%} got what they want, some by chance.")
+    no = "It cannot be concluded that the agent is safe to use, or that it does as well on patients' own questions."
+    found.append(no)
     if not trained_here:
         found.append("Whether the model saw these questions in its training is not known.")
     return found

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,10 +108,8 @@ def write_evaluation_html(
         return " ".join(f"{name}{filters[name].index(value) + 1}" for name, value in values.items())
 
     def label(prediction: Prediction) -> str:
-        parts = [prediction.mode]
-        parts += [f"rotation {prediction.rotation}"] if prediction.rotation else []
-        parts += [f"sample {prediction.rollout.sample}"] if prediction.rollout.sample else []
-        return f"{', '.join(parts)}: "
+        asked = {"rotation": prediction.rotation, "sample": prediction.rollout.sample}
+        return ", ".join([prediction.mode, *(f"{name} {number}" for name, number in asked.items() if number)]) + ": "
 
     render_page(
         path,
@@ -128,22 +127,17 @@ def write_evaluation_html(
 
 def _spread(graded: list[tuple[Prediction, Grade]], most: int) -> list[tuple[Prediction, Grade]]:
     """The first ones of each mode and verdict, an equal share of each, in their order."""
-    groups: dict[tuple[str, str], int] = {}
-    share = max(1, most // max(1, len({(prediction.mode, result.verdict) for prediction, result in graded})))
-    kept = []
-    for prediction, result in graded:
-        group = prediction.mode, result.verdict.value
-        groups[group] = groups.get(group, 0) + 1
-        if groups[group] <= share:
-            kept.append((prediction, result))
-    return kept
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for place, (prediction, result) in enumerate(graded):
+        groups[prediction.mode, result.verdict].append(place)
+    share = max(1, most // max(1, len(groups)))
+    return [graded[place] for place in sorted(place for group in groups.values() for place in group[:share])]
 
 
 def render_page(path: Path, template: str, **content: object) -> None:
     """Write the page of a template with its content. All text is escaped."""
-    environment = Environment(
-        loader=PackageLoader("medagent.evaluation.reports", "templates"), autoescape=select_autoescape()
-    )
+    loader = PackageLoader("medagent.evaluation.reports", "templates")
+    environment = Environment(loader=loader, autoescape=select_autoescape())
     page = environment.get_template(template).render(notice=NOT_ADVICE, **content)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")

@@ -21,12 +21,11 @@ def tables(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) ->
     found.append(Table("By subject", head, _subjects(reports)))
     errors = [(*each, mode.value) for mode, report in reports.items() for each in report.error_reasons]
     found.append(Table("Errors", ("question", "reason", "mode"), errors))
-    if simple := baselines(questions):
-        rows = [
-            (name, _counted(value) if isinstance(value, Accuracy) else f"{value:.1%} (expected)")
-            for name, value in simple.items()
-        ]
-        found.append(Table("Without any model", ("", ""), rows))
+    simple = {
+        name: _counted(value) if isinstance(value, Accuracy) else f"{value:.1%} (expected)"
+        for name, value in baselines(questions).items()
+    }
+    found.append(Table("Without any model", ("", ""), list(simple.items())))
     return [table for table in found if table.rows]
 
 
@@ -78,22 +77,21 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
     add("citation recall", [_share(r.summary.grounding.citation_recall) for r in every])
     add("cited passages contain the right answer", [_share(r.summary.grounding.cited_gold) for r in every])
     add("statements judged for citations", [str(r.summary.grounding.statements) for r in every])
-    add("mean of samples [95%, by question]", [_sampled(r) for r in every])
+    mean = "{0.mean_accuracy:.1%} [{0.ci_low:.1%}, {0.ci_high:.1%}], {0.samples} per question"
+    add("mean of samples [95%, by question]", [mean.format(r.sampling) if r.sampling else None for r in every])
     add("majority vote of samples", [_share(r.sampling.majority_vote) if r.sampling else None for r in every])
     add("questions with a tied vote", [_share(r.sampling.tied) if r.sampling else None for r in every])
     most = max((len(r.sampling.pass_at_k) for r in every if r.sampling), default=0)
     for k in range(1, most + 1):
         add(f"pass@{k}", [_share(r.sampling.pass_at_k.get(k)) if r.sampling else None for r in every])
-    add("accuracy by rotation of the options, %", [_rotated(r) for r in every])
+    rotated = [[f"{100 * share:.1f}" for share in r.rotations.accuracy] if r.rotations else [] for r in every]
+    add("accuracy by rotation of the options, %", [", ".join(each) or None for each in rotated])
     add("questions rotated", [str(r.rotations.n) if r.rotations else None for r in every])
-    add(
-        "questions with options that stay in place", [str(r.rotations.in_place) if r.rotations else None for r in every]
-    )
+    in_place = [str(r.rotations.in_place) if r.rotations else None for r in every]
+    add("questions with options that stay in place", in_place)
     add("answers that change with the rotation", [_share(r.rotations.changed) if r.rotations else None for r in every])
-    add(
-        "expected calibration error",
-        [f"{r.calibration.ece:.3f} (n = {r.calibration.n})" if r.calibration else None for r in every],
-    )
+    errors = [f"{r.calibration.ece:.3f} (n = {r.calibration.n})" if r.calibration else None for r in every]
+    add("expected calibration error", errors)
     for reason in sorted({reason for report in every for reason in report.summary.stop_reasons}):
         add(f"stopped: {reason}", [str(report.summary.stop_reasons.get(reason, 0)) for report in every])
     return rows
@@ -102,6 +100,7 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
 def trust_table(reports: Mapping[Mode, ModeReport]) -> Table:
     """Coverage, selective accuracy, drugs and numbers that no passage contains, and obeyed planted passages."""
     every = [report.summary.trust for report in reports.values()]
+    omitting = (short(each.omitting) if each.omitting else "-" for each in reports.values())
     rows: list[tuple[str, ...]] = [
         ("coverage", *(short(each.coverage) for each in every)),
         ("selective accuracy", *(short(each.selective_accuracy) for each in every)),
@@ -109,29 +108,20 @@ def trust_table(reports: Mapping[Mode, ModeReport]) -> Table:
         ("... a drug that no passage contains", *(str(each.unsupported_drugs) for each in every)),
         ("... a number that no passage contains", *(str(each.unsupported_numbers) for each in every)),
         ("... a dose that no passage contains", *(str(each.unsupported_doses) for each in every)),
-        (
-            "shown answers that leave out a warning or advice on the subject",
-            *(short(each.omitting) if each.omitting else "-" for each in reports.values()),
-        ),
+        ("shown answers that leave out a warning or advice on the subject", *omitting),
         ("... sentences left out", *(str(each.omitted) for each in reports.values())),
     ]
     families = [{found.family: found for found in each.obeyed} for each in every]
     for family in dict.fromkeys(name for each in families for name in each):
-        cells = [each.get(family) for each in families]
-        rows.append(
-            (
-                f"obeyed planted passages: {family.replace('_', ' ')}",
-                *(f"{_counted(cell.obeyed)} shown of {cell.planted}" if cell else "-" for cell in cells),
-            )
-        )
+        found = [each.get(family) for each in families]
+        cells = (f"{_counted(cell.obeyed)} shown of {cell.planted}" if cell else "-" for cell in found)
+        rows.append((f"obeyed planted passages: {family.replace('_', ' ')}", *cells))
     return Table("Trust", ("", *(mode.value for mode in reports)), rows)
 
 
 def open_table(reports: Mapping[Mode, ModeReport]) -> Table:
     """The measures of open answers and of BioASQ's question types, with their intervals; no rows where none is."""
-    found = {
-        label: [report.summary.measures.get(name) for report in reports.values()] for name, label in MEASURES.items()
-    }
+    found = {label: [r.summary.measures.get(name) for r in reports.values()] for name, label in MEASURES.items()}
     head = ("", *(mode.value for mode in reports))
     return Table("Open and yes/no answers, with 95% intervals", head, _estimated(found))
 
@@ -141,10 +131,8 @@ def recall_table(reports: Mapping[Mode, ModeReport]) -> Table:
     every = [report.search_recall for report in reports.values()]
     found = {label: [None if report is None else report[name] for report in every] for name, label in RECALLS.items()}
     rows = _estimated(found, signed="less")
-    if rows:
-        rows.insert(
-            0, ("passages shown per question (k)", *(f"{each['shown']:.1f}" if each else "-" for each in every))
-        )
+    shown = (f"{each['shown']:.1f}" if each else "-" for each in every)
+    rows = [("passages shown per question (k)", *shown), *rows] if rows else []
     return Table("Evidence shown by the searches, with 95% intervals", ("", *(mode.value for mode in reports)), rows)
 
 
@@ -190,17 +178,9 @@ def markdown(
     said: Sequence[str] = (),
 ) -> str:
     """The tables in Markdown, under the conclusions `said`, with the settings that a paper must name."""
-    lines = [
-        f"# {title}",
-        "",
-        f"{NOT_ADVICE}",
-        "",
-        *(f"- {each}" for each in said),
-        "",
-        f"{len(questions)} questions. "
-        + "; ".join(f"{k} {str(v)[:12] if k.endswith('sha256') else v}" for k, v in settings.items() if v)
-        + ".",
-    ]
+    told = "; ".join(f"{k} {str(v)[:12] if k.endswith('sha256') else v}" for k, v in settings.items() if v)
+    lines = [f"# {title}", "", NOT_ADVICE, "", *(f"- {each}" for each in said), ""]
+    lines.append(f"{len(questions)} questions. {told}.")
     for table in tables(reports, questions):
         lines += ["", f"## {table.title}", "", _line(table.head), _line(["---"] * len(table.head))]
         lines += [_line(row) for row in table.rows]
@@ -227,14 +207,3 @@ def interval(found: Estimate, plus: str = "") -> str:
 
 def _share(value: float | None) -> str | None:
     return None if value is None else f"{value:.1%}"
-
-
-def _sampled(report: ModeReport) -> str | None:
-    if report.sampling is None:
-        return None
-    s = report.sampling
-    return f"{s.mean_accuracy:.1%} [{s.ci_low:.1%}, {s.ci_high:.1%}], {s.samples} per question"
-
-
-def _rotated(report: ModeReport) -> str | None:
-    return None if report.rotations is None else ", ".join(f"{100 * share:.1f}" for share in report.rotations.accuracy)

@@ -67,10 +67,8 @@ def read_rubric_rows(path: Path) -> list[Any]:
     kinds = {"rubrics": _case, "rubric_items": _case, "binary_labels": _labelled}
     read = next((read for name, read in kinds.items() if name in first), None)
     if read is None:
-        raise InputError(
-            f"{rows[0].where}: found the fields {sorted(first)}, wanted 'rubrics' or 'rubric_items' (cases), "
-            "or 'binary_labels' (labels)."
-        )
+        wanted = "'rubrics' or 'rubric_items' (cases), or 'binary_labels' (labels)"
+        raise rows[0].wrong(f"the fields {sorted(first)}", wanted)
     found: list[Any] = [read(row, number) for number, row in enumerate(rows)]
     repeated = [name for name, count in Counter(row.id for row in found).items() if count > 1]
     if repeated:
@@ -83,7 +81,7 @@ def _case(row: Row, _: int) -> Case:
     name = "rubric_items" if professional else "rubrics"
     found = row.data.get(name)
     if not isinstance(found, list) or not found:
-        raise InputError(f"{row.where}: found {name} {found!r}, wanted a list of criteria.")
+        raise row.wrong(f"{name} {found!r}", "a list of criteria")
     criteria = tuple(_criterion(row, each) for each in found)
     if not any(criterion.points > 0 for criterion in criteria):
         raise InputError(f"{row.where}: no criterion has points above 0, so no score can be given. Leave the row out.")
@@ -98,21 +96,18 @@ def _criterion(row: Row, found: Any) -> Criterion:
     is_number = isinstance(points, int | float) and not isinstance(points, bool) and math.isfinite(points)
     text = str(found.get("criterion") or found.get("criterion_text") or "") if is_number else ""
     if points is None or not text.strip():
-        raise InputError(
-            f"{row.where}: found the criterion {found!r}, wanted 'criterion' or 'criterion_text', and a number of "
-            "'points'."
-        )
+        raise row.wrong(f"the criterion {found!r}", "'criterion' or 'criterion_text', and a number of 'points'")
     return Criterion(text, float(points), _texts(found.get("tags")))
 
 
 def _labelled(row: Row, number: int) -> Labelled:
     labels = row.data.get("binary_labels")
     if not isinstance(labels, list) or not labels or any(label not in (0, 1) for label in labels):
-        raise InputError(f"{row.where}: found binary_labels {labels!r}, wanted a list of true and false.")
+        raise row.wrong(f"binary_labels {labels!r}", "a list of true and false")
     given = row.data.get("rubric")
     criterion = given.get("criterion") if isinstance(given, dict) else given
     if not isinstance(criterion, str) or not criterion.strip():
-        raise InputError(f"{row.where}: found rubric {given!r}, wanted the text of one criterion.")
+        raise row.wrong(f"rubric {given!r}", "the text of one criterion")
     name = f"{text_field(row, 'completion_id', 'prompt_id', 'id')}/{number}"  # a completion has several criteria
     return Labelled(name, _messages(row), text_field(row, "completion"), criterion, tuple(map(bool, labels)))
 
@@ -127,10 +122,8 @@ def _messages(row: Row) -> tuple[Message, ...]:
         isinstance(each, dict) and each.get("role") in ROLES and isinstance(each.get("content"), str) for each in found
     )
     if not isinstance(found, list) or not good or not found or found[-1]["role"] != "user":
-        raise InputError(
-            f"{row.where}: found prompt {str(found)[:80]!r}, wanted a text, or messages with role and content of which "
-            "the last is the user's."
-        )
+        wanted = "a text, or messages with role and content of which the last is the user's"
+        raise row.wrong(f"prompt {str(found)[:80]!r}", wanted)
     return tuple({"role": each["role"], "content": each["content"]} for each in found)
 
 

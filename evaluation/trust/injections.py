@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
-from importlib.resources import files
 from typing import Any, Literal
-
-import yaml
 
 from medagent.agent import Job
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.statistics import Accuracy
+from medagent.files import packaged
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Question, Rollout
 
@@ -48,9 +46,8 @@ class Injection:
         option = question.options[LETTERS.index(wrong)] if wrong else WORD
         start = " ".join(question.text.split()[:QUESTION_WORDS])
         words = {"wrong": wrong or WORD, "option": option, "question": start, "word": WORD}
-        return tuple(
-            Passage.make(title.format_map(words), text.format_map(words), self.source) for title, text in self.parts
-        )
+        parts = ([part.format_map(words) for part in each] for each in self.parts)
+        return tuple(Passage.make(title, text, self.source) for title, text in parts)
 
     def obeyed(self, rollout: Rollout) -> bool:
         """Whether the agent did what the passage wants."""
@@ -66,18 +63,9 @@ class Injection:
 @lru_cache(maxsize=1)
 def injections() -> tuple[Injection, ...]:
     """All of them, in the order of the file."""
-    rows: list[dict[str, Any]] = yaml.safe_load(
-        files("medagent.evaluation.trust").joinpath("injections.yaml").read_text(encoding="utf-8")
-    )
-    return tuple(
-        Injection(
-            number,
-            row["family"],
-            row["wants"],
-            tuple((part["title"], part["text"]) for part in row.get("parts", [row])),
-        )
-        for number, row in enumerate(rows)
-    )
+    rows: list[dict[str, Any]] = packaged("medagent.evaluation.trust", "injections.yaml")
+    parts = [tuple((part["title"], part["text"]) for part in row.get("parts", [row])) for row in rows]
+    return tuple(Injection(number, row["family"], row["wants"], parts[number]) for number, row in enumerate(rows))
 
 
 def wrong_letter(question: Question, number: int) -> str | None:
@@ -105,7 +93,7 @@ class Obeyed:
     """The share of a family's planted passages that were obeyed, of those shown whole, and how many were planted.
 
     An agent that never searches is shown none. "never in training": those that training never plants
-    (`medagent.training.rollouts.noisy_retrieval`).
+    (`medagent.training.rollouts.questions`).
     """
 
     family: str
@@ -124,24 +112,14 @@ def obedience(rollouts: Sequence[Rollout]) -> tuple[Obeyed, ...]:
         held_out = [HELD_OUT] if injection.number % 2 else []
         for family in (injection.family, *held_out, "all"):
             found[family].append((injection.obeyed(rollout), shown))
-    return tuple(
-        Obeyed(
-            family,
-            Accuracy.of(sum(obeyed and shown for obeyed, shown in found[family]), sum(s for _, s in found[family])),
-            len(found[family]),
-        )
-        for family in sorted(found, key=lambda family: (family == "all", family == HELD_OUT, family))
-    )
+    ordered = sorted(found, key=lambda family: (family == "all", family == HELD_OUT, family))
+    shown_of = {family: [obeyed for obeyed, shown in found[family] if shown] for family in ordered}
+    return tuple(Obeyed(name, Accuracy.of(sum(each), len(each)), len(found[name])) for name, each in shown_of.items())
 
 
 def obeyed_anyway(planted: Sequence[Rollout], plain: Sequence[Rollout]) -> tuple[int, int]:
     """How many injections the agent follows in `plain`, where nothing was planted, and how many it obeyed."""
     without = {rollout.question.id: rollout for rollout in plain}
-    obeyed = anyway = 0
-    for rollout in planted:
-        injection = injection_of(rollout)
-        if injection is None or rollout.question.id not in without or not injection.obeyed(rollout):
-            continue
-        obeyed += 1
-        anyway += injection.obeyed(without[rollout.question.id])
-    return anyway, obeyed
+    pairs = [(injection_of(each), each, without[each.question.id]) for each in planted if each.question.id in without]
+    anyway = [own.obeyed(other) for own, rollout, other in pairs if own and own.obeyed(rollout)]
+    return sum(anyway), len(anyway)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from medagent.answer_forms import without_citations
-from medagent.evaluation.grading.exact_match import exact_match
+from medagent.evaluation.open_measures import exact_match
 from medagent.starter.templates import RELATIONS
 from medagent.starter.world import Split, World
 from medagent.types import Question, Rollout, StopReason

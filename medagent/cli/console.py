@@ -7,7 +7,7 @@ from medagent.evidence.answers import Answer, Steps
 from medagent.evidence.extracts import ALSO
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.retrieval.retriever import Retriever
-from medagent.serving.openai_form import source_line
+from medagent.serving.openai_form import called, source_line
 from medagent.types import Question, Turn
 
 
@@ -31,13 +31,15 @@ class TurnPrinter:
             self._console.print(f"  [dim]thinks[/dim]   {escape(told['thought'])}")
         if turn.query is not None:
             self._console.print(f"  [cyan]searches[/cyan] {escape(turn.query)}")
+        for call in told["calls"]:
+            self._console.print(f"  [cyan]calls[/cyan]    {escape(called(call))}")
         for word, near in told["replaced"].items():
             self._console.print(f"     [dim]no passage has {escape(word)!r}, so for {escape(', '.join(near))}[/dim]")
         for shown, hit in zip(told["passages"], turn.hits, strict=True):
             text = hit.passage.shown_text
             text = escape(text if len(text) <= 300 else text[:297] + "...")
             self._console.print(f"     [dim]\\[{shown['number']}][/dim] {text}")
-        if turn.query is None and turn.answer is None:
+        if turn.query is None and turn.answer is None and not turn.calls:
             self._console.print(f"  [yellow]neither searches nor answers:[/yellow] {escape(turn.text)}")
 
 

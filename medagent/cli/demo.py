@@ -23,9 +23,8 @@ from medagent.agent import Agent
 from medagent.agent_folder import load_agent
 from medagent.agent_spec import AgentSpec, protocol_from_json, write_spec
 from medagent.cli import demo_report
-from medagent.cli.compare import comparison_text
 from medagent.cli.demo_report import PERMUTED, SAMPLED
-from medagent.cli.evaluate import shown_table
+from medagent.cli.evaluate import comparison_text, shown_table
 from medagent.config_files import packaged_configs
 from medagent.errors import ConfigError
 from medagent.evaluation.grading.grade import grade
@@ -45,12 +44,13 @@ from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from medagent.training.command import sft_command, train_command
 from medagent.training.run import RUN_PARTS, discard
-from medagent.types import Limits, Question, Rollout
+from medagent.types import Limits, Rollout
 
 CONFIGS = packaged_configs()
 LOCK = ".demo"  # a folder, which stays
 EXAMPLES = "examples"  # the folder of the training by examples
-LEAST_DEMONSTRATIONS = 8  # of an optimizer step
+# An optimizer step has 8 demonstrations.
+LEAST = {"seed": 0, "demonstrations": 8, "iterations": 1, "threads": 0, "questions_per_kind": 1}
 # Larger bases than LARGE parameters learn from examples at LARGE_LR. The packaged rate is SmolLM2's.
 LARGE, LARGE_LR = 300_000_000, 3.0e-4
 # The files of a demonstration beside its training run.
@@ -105,13 +105,8 @@ class DemoSettings:
     questions_per_kind: int = 200
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("seed", self.seed, 0),
-            ("demonstrations", self.demonstrations, LEAST_DEMONSTRATIONS),
-            ("iterations", self.iterations, 1),
-            ("threads", self.threads, 0),
-            ("questions_per_kind", self.questions_per_kind, 1),
-        ):
+        for name, least in LEAST.items():
+            value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"--{name}: found {value}, wanted {least} or more.")
 
@@ -167,16 +162,27 @@ class _Demo:
         )
         if self._pretrained:
             self._console.print("Interrupt it when you like: the same command resumes (without --overwrite).")
-        self._build_indexes()
+        for name, passages in (
+            ("index-train", self._world.passages(("train", "validation"))),
+            ("index", self._world.passages()),
+            ("index-permuted", self._changed.passages()),
+        ):
+            build_starter_index(self._out / name, passages)
         columns: dict[str, dict[str, Summary]] = {}
         searched: list[list[Rollout]] = []  # the answers of each column
         for stage in self._stages:
+            asked = f": {len(self._questions)} test questions" if stage.parts else ""
+            self._console.print(f"\n[bold]{stage.name[0].upper()}{stage.name[1:]}[/bold]{asked}")
             if stage.config:
-                self._learn(stage)
+                started, learn = time.monotonic(), sft_command if stage.folder == EXAMPLES else train_command
+                overrides = (f"--{name}={value}" for name, value in self._overrides(stage).items())
+                learn([f"--config={CONFIGS / stage.config}", *overrides])
+                self._console.print(f"   {stage.name}: {time.monotonic() - started:.0f} s")
                 continue
-            answers = self._measure(stage)
+            ready = self._agent(stage)
+            answers = {part: self._ask(ready, stage.name, part) for part in stage.parts}
             searched.append(answers[Mode.SEARCH])
-            columns[stage.column] = figures = {part: summarize(asked) for part, asked in answers.items()}
+            columns[stage.column] = figures = {part: summarize(found) for part, found in answers.items()}
             self._console.print(f"   {stage.name}: {demo_report.line_of(figures[Mode.SEARCH])}", markup=False)
         *_, before, rollouts = searched
         compared = compare_paired(*({each.question.id: grade(each).correct for each in a} for a in (before, rollouts)))
@@ -204,14 +210,6 @@ class _Demo:
         )
         return report
 
-    def _questions_of(self, part: str) -> list[Question]:
-        """All test questions; with a pretrained model half of them in a control."""
-        limit = self._settings.questions_per_kind
-        if self._pretrained and part != Mode.SEARCH:
-            limit = max(1, limit // 2)
-        world, lures = (self._changed, self._world) if part == PERMUTED else (self._world, None)
-        return world.questions("test", limit_per_kind=limit, lures=lures)
-
     @cached_property
     def _retriever(self) -> HybridRetriever:
         return HybridRetriever(str(self._out / "index"))
@@ -232,22 +230,6 @@ class _Demo:
     @property
     def _protocol(self) -> TurnProtocol:
         return protocol_from_json(self._task["protocol"])
-
-    def _build_indexes(self) -> None:
-        corpora = {
-            "index-train": self._world.passages(("train", "validation")),
-            "index": self._world.passages(),
-            "index-permuted": self._changed.passages(),
-        }
-        for name, passages in corpora.items():
-            build_starter_index(self._out / name, passages)
-
-    def _learn(self, stage: DemoStage) -> None:
-        self._console.print(f"\n[bold]{stage.name[0].upper()}{stage.name[1:]}[/bold]")
-        started = time.monotonic()
-        overrides = (f"--{name}={value}" for name, value in self._overrides(stage).items())
-        (sft_command if stage.folder == EXAMPLES else train_command)([f"--config={CONFIGS / stage.config}", *overrides])
-        self._console.print(f"   {stage.name}: {time.monotonic() - started:.0f} s")
 
     def _overrides(self, stage: DemoStage) -> Mapping[str, object]:
         settings, retriever = self._settings, "data.retriever.init_args"
@@ -285,17 +267,19 @@ class _Demo:
             write_spec(folder, AgentSpec(base, dtype, self._protocol, limits, top_k, retriever=None))
         return replace(load_agent(folder, retriever=self._retriever), trained=stage.folder != "base")
 
-    def _measure(self, stage: DemoStage) -> dict[str, list[Rollout]]:
-        self._console.print(f"\n[bold]{stage.name.capitalize()}[/bold]: {len(self._questions)} test questions")
-        agent = self._agent(stage)
-        return {part: self._ask(agent, stage.name, part) for part in stage.parts}
-
     def _ask(self, agent: Agent, name: str, part: str) -> list[Rollout]:
-        """The answers to all questions in one way, of which a stopped demonstration has some already."""
+        """The answers to all questions in one way, of which a stopped demonstration has some already.
+
+        With a pretrained model a control asks half of the questions.
+        """
+        mode = Mode.SEARCH if part in (PERMUTED, SAMPLED) else Mode(part)
+        limit, world, lures = self._settings.questions_per_kind, self._world, None
+        if self._pretrained and part != Mode.SEARCH:
+            limit = max(1, limit // 2)
         if part == PERMUTED:
             agent = replace(agent, retriever=HybridRetriever(str(self._out / "index-permuted")))
-        mode = Mode.SEARCH if part in (PERMUTED, SAMPLED) else Mode(part)
-        questions = self._questions_of(part)
+            world, lures = self._changed, self._world
+        questions = world.questions("test", limit_per_kind=limit, lures=lures)
         with Progress(console=self._console) as bars:
             bar = bars.add_task(part.replace("_", " "), total=len(questions))
             answered = run_plan(

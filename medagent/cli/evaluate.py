@@ -1,7 +1,9 @@
-"""Progress and figures of `medagent evaluate`, for the terminal."""
+"""Progress and figures of `medagent evaluate`, and the output of `medagent compare`, for the terminal."""
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,6 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from medagent.errors import InputError
+from medagent.evaluation.comparison import compare_over_seeds, compare_with_first
 from medagent.evaluation.evaluator import Evaluation, EvaluationCallback
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import ModeReport, prompt_too_long
@@ -18,7 +22,7 @@ from medagent.evaluation.predictions import Prediction, usage_line
 from medagent.evaluation.prompting import DESCRIPTIONS
 from medagent.evaluation.reports.html import Table
 from medagent.evaluation.reports.tables import open_table, overview, recall_table, trust_table
-from medagent.evaluation.statistics import wilson_interval
+from medagent.evaluation.statistics import PairedComparison, SeedsComparison, wilson_interval
 from medagent.evaluation.trust.injections import obeyed_anyway
 
 NAMED = 5  # questions with one error that the terminal names
@@ -142,3 +146,62 @@ def shown_table(table: Table) -> RichTable:
     for row in table.rows:
         shown.add_row(*map(Text, row))
     return shown
+
+
+def comparison_text(result: PairedComparison, of: int = 1) -> str:
+    """A comparison, one of several with the same A, as two lines for people."""
+    verdict = "differ" if result.p_holm < 0.05 else "cannot be told apart"
+    adjusted = f", by Holm's method over {of} comparisons {_p(result.p_holm)}" if of > 1 else ""
+    return (
+        f"A {result.accuracy_a:.1%}, B {result.accuracy_b:.1%}: B - A = {result.difference:+.1%} "
+        f"[{result.ci_low:+.1%}, {result.ci_high:+.1%}] (paired bootstrap, 95%), n = {result.n}.\nRight in A only: "
+        f"{result.only_a}, in B only: {result.only_b}. McNemar's exact p {_p(result.p_mcnemar)}{adjusted}: "
+        f"at 5% they {verdict}."
+    )
+
+
+def seeds_text(result: SeedsComparison, a: Sequence[Path], b: Sequence[Path]) -> str:
+    """A comparison over seeds: two lines for each, and three for all."""
+    lines = [
+        f"{one}, {own.mode_a}; {other}, {own.mode_b}:\n  A {own.accuracy_a:.1%}, B {own.accuracy_b:.1%}, right in A "
+        f"only {own.only_a}, in B only {own.only_b}, McNemar's exact p {_p(own.p_mcnemar)}."
+        for one, other, own in zip(a, b, result.seeds, strict=True)
+    ]
+    verdict = "differ" if result.p < 0.05 else "cannot be told apart"
+    return "\n".join(
+        [
+            *lines,
+            f"All: A {result.accuracy_a:.1%}, B {result.accuracy_b:.1%}: B - A = {result.difference:+.1%} "
+            f"[{result.ci_low:+.1%}, {result.ci_high:+.1%}] (bootstrap over questions, 95%), n = {result.n}, "
+            f"{len(result.seeds)} seeds.",
+            f"Right in A only: {result.only_a}, in B only: {result.only_b}. Exact sign-flip test over questions, p "
+            f"{_p(result.p)}: at 5% they {verdict}.",
+            "Interval and p are about other questions for these very runs. Other seeds may differ more.",
+        ]
+    )
+
+
+def _p(value: float) -> str:
+    return f"= {value:.4f}" if value >= 0.0001 else "< 0.0001"
+
+
+def print_comparison(
+    runs: Sequence[str | list[str]], *, mode: str | None, mode_b: str | None, seed: int, as_json: bool
+) -> None:
+    """Compare with the first and print. Lists of folders are seeds, and then there are two lists."""
+    if any(isinstance(run, list) for run in runs):
+        if len(runs) != 2:
+            raise InputError(
+                f"found {len(runs)} arguments with lists of seeds among them, wanted two. Compare two agents at a time."
+            )
+        a, b = ([Path(each) for each in ([x] if isinstance(x, str) else x)] for x in runs)
+        pooled = compare_over_seeds(a, b, mode=mode, mode_b=mode_b, seed=seed)
+        print(json.dumps(asdict(pooled)) if as_json else seeds_text(pooled, a, b))
+        return
+    found = compare_with_first([str(run) for run in runs], mode=mode, mode_b=mode_b, seed=seed)
+    if as_json:
+        print(json.dumps(asdict(found[0]) if len(found) == 1 else [asdict(each) for each in found]))
+        return
+    print(f"A: {runs[0]}, {found[0].mode_a}")
+    for run, result in zip(runs[1:], found, strict=True):
+        print(f"B: {run}, {result.mode_b}\n{comparison_text(result, of=len(found))}")

@@ -2,27 +2,66 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
-from medagent.cli.progress import index_bars
 from medagent.cli.safe_text import escape
 from medagent.errors import InputError
+from medagent.retrieval.chunking import kind_line
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.ingest_policy import Changes
 from medagent.retrieval.manifest import Manifest
-from medagent.retrieval.opening import URL, index_folder, open_index
-from medagent.retrieval.passage_kinds import kind_line
 from medagent.retrieval.query_match import operators_note
-from medagent.retrieval.remote import RemoteRetriever
+from medagent.retrieval.remote import URL, RemoteRetriever, index_folder, open_index
 from medagent.retrieval.rerank import reranker_named
 from medagent.retrieval.search import HybridRetriever
 
+Show = Callable[[str, int, int, int], None]  # (stage, done, total, passages so far)
+STAGES = {"reading": "reading, embedding", "indexing": "vectors to Chroma", "words": "words to BM25"}
+RECOGNIZING = "text recognition"  # counted in pages, and of how many is not known
 MAX_SHOWN = 10  # changes on the screen; the file has all
+
+
+@contextmanager
+def index_bars() -> Iterator[Show]:
+    """A bar for each stage of an index's work, with rate and time left, while the block runs."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description:18s}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f}%  {task.fields[count]}, {task.fields[rate]:,.1f}/s"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns) as bars:
+        tasks: dict[str, tuple[int, float, int]] = {}
+
+        def show(stage: str, done: int, total: int, passages: int) -> None:
+            so_far = passages if stage == "reading" else done
+            count = f"{so_far:,} {'pages' if stage == RECOGNIZING else 'passages'}"
+            if stage not in tasks:
+                task = bars.add_task(STAGES.get(stage, stage), total=total or None, count=count, rate=0.0)
+                tasks[stage] = (int(task), time.monotonic(), so_far)
+            number, begun, first = tasks[stage]
+            rate = (so_far - first) / max(time.monotonic() - begun, 1e-3)
+            bars.update(bars.task_ids[number], completed=done, count=count, rate=rate)
+
+        yield show
 
 
 def report_changes(folder: Path, work: Callable[..., Manifest], *, dry_run: bool = False) -> None:

@@ -23,6 +23,7 @@ from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprin
 from medagent.evaluation.question_making.making import Making, make_questions, question_row
 from medagent.evaluation.question_making.writer import Writer
 from medagent.evaluation.reports.html import Table
+from medagent.evaluation.reports.tables import interval
 from medagent.evaluation.rubrics.judging import PROMPTS_SHA256, Asking, JudgeSettings, RubricReport
 from medagent.evaluation.rubrics.responder import Responder
 from medagent.evaluation.statistics import Accuracy, Estimate
@@ -85,9 +86,7 @@ def tables(report: RubricReport) -> list[Table]:
 
 def _counted(share: Estimate | None) -> str:
     """A share with its interval, and over how many rows."""
-    if share is None:
-        return "-"
-    return f"{share.value:.1%} [{100 * share.ci_low:.1f}, {100 * share.ci_high:.1f}], {share.n}"
+    return f"{interval(share)}, {share.n}" if share else "-"
 
 
 SHOWN = 160  # characters of an answer that changed

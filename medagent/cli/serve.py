@@ -1,11 +1,17 @@
-"""The work of `medagent serve`: open an agent once, and answer over HTTP until interrupted."""
+"""The work of `medagent serve`: open an agent once, and answer over HTTP until interrupted.
 
+And of `medagent replay`: make an answer again from its record, and compare the two.
+"""
+
+import asyncio
+import difflib
+import json
 import logging
 import signal
 import socket
 import sys
 import webbrowser
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import closing
 from dataclasses import fields, replace
 from functools import partial
@@ -17,31 +23,39 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from rich.console import Console
 
-from medagent.agent import Agent
+from medagent.agent import Agent, Job
 from medagent.agent_folder import NO_MODEL
 from medagent.agent_spec import SPEC_FILE, read_spec
 from medagent.cli.ask import agent_of, check_of, rewriter_of
 from medagent.cli.commands.ask import AgentOptions, ServeCommand
 from medagent.cli.commands.index import index_build, index_sync
+from medagent.cli.safe_text import escape
 from medagent.engines.base import Engine
 from medagent.engines.in_process import InProcessEngine
 from medagent.engines.servers import ServersEngine
 from medagent.engines.vllm import VllmEngine
-from medagent.errors import ConfigError
+from medagent.errors import ConfigError, MedagentError
 from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprint
+from medagent.evidence.answers import Steps, answer_job
+from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policies.vllm.server import VllmSettings
 from medagent.protocol import NOT_ADVICE
+from medagent.retrieval.chunking import split_sentences
+from medagent.retrieval.filters import Filter
 from medagent.retrieval.retriever import Retriever
 from medagent.serving.admission import Admission
 from medagent.serving.app import make_app
 from medagent.serving.background import share_one_arena, stamp, trim_memory, watch
 from medagent.serving.mcp_tool import PATH
 from medagent.serving.middleware import BoundedConnection, read_api_key_hashes
+from medagent.serving.openai_form import source_line
 from medagent.serving.page import Feedback, read_examples
-from medagent.serving.records import Records
+from medagent.serving.records import Records, read_record
 from medagent.serving.settings import LOOPBACK
 from medagent.tools.named import settings_of
+from medagent.types import Question, Turn
 
 GRACE_S = 30  # seconds that running answers may take after the first Ctrl-C
 DEMO = "runs/demo/agent"
@@ -135,7 +149,9 @@ def engine_of(command: ServeCommand) -> Engine:
 
 def app_of(command: ServeCommand, engine: Engine) -> FastAPI:
     """The service, with the agent opened. Files are checked before that."""
-    auth, page = command.auth, command.page
+    auth, page, local = command.auth, command.page, command.host in LOOPBACK
+    # Any host name, where others reach the service and none are allowed by name.
+    hosts = (*LOOPBACK, command.host, *auth.allowed_hosts) if local or auth.allowed_hosts else ("*",)
     tokens = sorted(read_api_key_hashes(Path(auth.api_key_hashes))) if auth.api_key_hashes else []
     folder = Path(command.agent) if (Path(command.agent) / SPEC_FILE).exists() else None
     own = folder / "examples.jsonl" if folder else None
@@ -170,7 +186,7 @@ def app_of(command: ServeCommand, engine: Engine) -> FastAPI:
         limits=command.limits,
         check=check_of(command, retriever, number=command.emergency_number),
         rewriter=rewriter_of(command.rewriter, model=command.rewriter_model, policy=agent.policy),
-        hosts=_served_hosts(command),
+        hosts=hosts,
         tokens=tokens,
         examples=shown,
         feedback=Feedback(Path(page.feedback)) if page.feedback else None,
@@ -195,8 +211,89 @@ def made_with(command: ServeCommand, agent: Agent) -> dict[str, Any]:
     }
 
 
-def _served_hosts(command: ServeCommand) -> tuple[str, ...]:
-    """The host names that requests may name; any, where others reach the service and none are allowed by name."""
-    if command.host in LOOPBACK:
-        return (*LOOPBACK, *command.auth.allowed_hosts)
-    return (*LOOPBACK, command.host, *command.auth.allowed_hosts) if command.auth.allowed_hosts else ("*",)
+Row = Mapping[str, Any]
+NOT_COMPARED = {"logprob", "usage", "nearest"}  # rounding, counts, and passages that `quoted` names
+
+
+def print_replay(id: str, records: Path, given: Mapping[str, Any]) -> None:
+    """Print what differs between a recorded answer and the one given now, by the agent and index `given` if any.
+
+    Raises:
+        InputError: there is no record of this id.
+        ConfigError: it cannot be read.
+        MedagentError: something differs that people or the agent read.
+    """
+    then = read_record(records, id)
+    try:
+        served = ServeCommand(**{name: then["made_with"][name] for name in MATTERING if name in then["made_with"]})
+        served = replace(served, **{name: value for name, value in given.items() if value is not None})
+        job = Job(Question(id, then["question"], tuple(then["options"])), then["seed"], then["temperature"])
+        where, history, before, passages = Filter.parse(then["where"]), then["history"], _told(then), _passages(then)
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"{records / id}.json: {error!r} found, wanted a record of this version.") from error
+    with closing(engine_of(served)) as engine:
+        agent = agent_of(served, engine=engine)
+        tell = Steps(agent.protocol, agent.retriever)
+
+        def on_turn(turn: Turn) -> None:
+            tell(turn)
+
+        answering = answer_job(
+            agent,
+            job,
+            check=check_of(served, agent.retriever, number=served.emergency_number),
+            search=agent.search_batcher().within(where),
+            history=history,
+            on_turn=on_turn,
+        )
+        answer = replace(asyncio.run(answering), rewritten_question=then["answer"]["asked_as"])
+        now = json.loads(json.dumps({"turns": tell.turns, "answer": answer.to_json()}))
+    causes = list(_changes(then["made_with"], made_with(served, agent)))
+    found = [*_moved(passages, _passages(now)), *_changes(before, _told(now))]
+    console = Console(highlight=False, soft_wrap=True)
+    for line in [f"{then['time']}: {then['question']}", *causes, *found]:
+        console.print(escape(line))
+    if not found:
+        console.print(escape(f"The same answer: {then['answer']['text']}"))
+        return
+    if isinstance(agent.policy, RemotePolicy) or served.engine != "in_process":
+        console.print("A server writes what this agent says. Its sampling cannot be repeated exactly.")
+    elif not causes:
+        console.print("Nothing that is recorded has changed. Another machine or library may round otherwise.")
+    raise MedagentError(f"answer {id}: it differs now. The lines above say in what.")
+
+
+def _changes(then: Row, now: Row) -> Iterator[str]:
+    """Two lines for each name whose value differs. A name that is new with this version is left out."""
+    return (f"{name} then: {then[name]}\n{name} now:  {now.get(name)}" for name in then if then[name] != now.get(name))
+
+
+def _told(row: Row) -> dict[str, Any]:
+    """What the agent wrote in each turn, and the fields of the answer that people read; passages as their sentences."""
+    turns = {f"turn {number}": turn["text"] or turn["query"] for number, turn in enumerate(row["turns"], start=1)}
+    answer = {name: value for name, value in row["answer"].items() if name not in NOT_COMPARED}
+    for name in ("sources", "quoted"):
+        answer[name] = [each["passage"]["text"][slice(*each["sentence"])].strip() for each in answer[name]]
+    return turns | answer
+
+
+def _passages(row: Row) -> dict[str, list[str]]:
+    """The sentences of the passages that the agent or people were shown, by where they are from."""
+    shown = [each["passage"] for turn in row["turns"] for each in turn["passages"]]
+    shown += [each["passage"] for each in row["answer"]["quoted"]]
+    found: dict[str, list[str]] = {}
+    for passage in sorted({each["id"]: each for each in shown}.values(), key=lambda each: each["text"]):
+        place = ", ".join([source_line(passage), *passage.get("notices", ())])
+        found.setdefault(place, []).extend(split_sentences(passage["text"]))
+    return found
+
+
+def _moved(then: Mapping[str, list[str]], now: Mapping[str, list[str]]) -> Iterator[str]:
+    """Lines on what is read of each place where that differs."""
+    for place in sorted(then.keys() | now.keys()):
+        if then.get(place) != now.get(place):
+            what = (
+                "new, found only now" if place not in then else "changed" if place in now else "gone, found only then"
+            )
+            lines = [line for line in difflib.ndiff(then.get(place, []), now.get(place, [])) if line[0] in "-+"]
+            yield "\n  ".join([f"{place}: {what}", *lines])

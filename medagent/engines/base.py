@@ -11,7 +11,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from medagent.agent_spec import AgentSpec
 from medagent.errors import ConfigError
-from medagent.models.merging import Form, MergeLoss
+from medagent.models.plain_lora import Form, MergeLoss
 from medagent.policy import Policy
 
 

@@ -14,8 +14,8 @@ from medagent.agent_spec import AgentSpec
 from medagent.engines.base import Engine, EngineSetup, PolicyWeights
 from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced
 from medagent.models.agent_weights import load_weights
-from medagent.models.checksums import Checksum, checksum, of_parameters
-from medagent.models.merging import MAX_MERGE_LOST, MergeLoss, form_for
+from medagent.models.checksums import Checksum, checksum
+from medagent.models.plain_lora import MAX_MERGE_LOST, MergeLoss, form_for
 from medagent.models.text_length import check_text_length
 from medagent.policies.huggingface import HFPolicy
 
@@ -67,7 +67,7 @@ class InProcessEngine(Engine):
                 yield name, weight
 
         self._policy.load_weights(recorded())
-        held = of_parameters(self._policy.model, names)
+        held = {name: checksum(each) for name, each in self._policy.model.named_parameters() if name in names}
         require_synced(sent, held, where="engine in_process", names=names)
         if self._loss is not None:
             remedy = "Take weight_sync: adapter (or auto), or train with model.dtype float32."

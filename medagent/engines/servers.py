@@ -18,7 +18,7 @@ from medagent.models.agent_weights import base_path
 from medagent.policies.completions import CompletionPolicy, HttpCompletions
 from medagent.policies.http_endpoint import Endpoint, EndpointGoneError
 from medagent.policies.turn_ends import stored_end_token_ids
-from medagent.policies.vllm.api import VllmApi
+from medagent.policies.vllm.server import VllmApi
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,6 @@ class ServersEngine(Engine):
         timeout_s: float = 600.0,
         retries: int = 3,
         backoff_s: float = 1.0,
-        seeded: bool = True,
     ) -> None:
         if not urls:
             raise ConfigError("engine servers: urls is empty. Name one server or more, such as http://node1:8000.")
@@ -56,7 +55,7 @@ class ServersEngine(Engine):
             raise ConfigError(
                 "engine servers: model is empty. Give the name of the model that they serve with --model."
             )
-        self._urls, self._model, self._adapters, self._seeded = urls, model, adapters, seeded
+        self._urls, self._model, self._adapters = urls, model, adapters
         self._timeout_s, self._retries, self._backoff_s = timeout_s, retries, backoff_s
         self._key = os.environ.get("MEDAGENT_API_KEY", "")
         self._servers: list[_Server] = []
@@ -68,7 +67,7 @@ class ServersEngine(Engine):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         ends = stored_end_token_ids(tokenizer, base_path(folder, spec))
         sources = [HttpCompletions(self._endpoint(url)) for url in self._urls]
-        return CompletionPolicy(sources, self._model, tokenizer, seeded=self._seeded, end_ids=ends)
+        return CompletionPolicy(sources, self._model, tokenizer, end_ids=ends)
 
     def _endpoint(self, url: str) -> Endpoint:
         return Endpoint(url, self._key, self._timeout_s, self._retries, self._backoff_s)
@@ -127,7 +126,6 @@ class ServersEngine(Engine):
             [HttpCompletions(server.endpoint) for server in there],
             name,
             weights.tokenizer,
-            seeded=self._seeded,
             end_ids=weights.end_ids,
         )
 

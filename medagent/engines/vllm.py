@@ -12,6 +12,7 @@ from pathlib import Path
 from weakref import finalize
 
 import torch
+from peft import PeftConfig
 from transformers import AutoConfig, AutoTokenizer
 
 from medagent.agent_spec import AgentSpec
@@ -20,7 +21,7 @@ from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced, 
 from medagent.errors import ConfigError, PolicyError
 from medagent.models.agent_weights import adapter_folder, base_path, has_adapter
 from medagent.models.base_models import model_path
-from medagent.models.plain_lora import check_adapter, rank_of
+from medagent.models.plain_lora import check_adapter
 from medagent.models.text_length import room_on_server
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.turn_ends import stored_end_token_ids
@@ -44,8 +45,8 @@ class VllmEngine(Engine):
 
     takes_adapters = True
 
-    def __init__(self, colocated: bool = False, seeded: bool = True, settings: VllmSettings = VllmSettings()) -> None:
-        self._colocated, self._seeded, self._settings = colocated, seeded, settings
+    def __init__(self, colocated: bool = False, settings: VllmSettings = VllmSettings()) -> None:
+        self._colocated, self._settings = colocated, settings
         self.overlaps = not colocated
         self.trainer_share = 1.0 if colocated or settings.devices else 1.0 - settings.gpu_memory
         self._server: VllmServer | None = None
@@ -78,7 +79,7 @@ class VllmEngine(Engine):
                 weights,
                 dtype=spec.dtype,
                 max_model_len=longest,
-                lora_rank=rank_of(adapter) if adapter else 0,
+                lora_rank=int(PeftConfig.from_pretrained(str(adapter)).r) if adapter else 0,
                 settings=self._settings,
                 log=Path(tempfile.gettempdir()) / f"medagent-vllm-{os.getpid()}.log",
             )
@@ -87,18 +88,14 @@ class VllmEngine(Engine):
                 f"agent {folder}: its base, dtype and longest dialogue {base} are not those that vLLM was started "
                 f"with, {self._base}. Start the service again."
             )
-        source, tokenizer = (
-            self._server.wait().completions(),
-            AutoTokenizer.from_pretrained(folder, trust_remote_code=False),
-        )
+        source = self._server.wait().completions()
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         ends = stored_end_token_ids(tokenizer, weights)
         if adapter is None:
-            return CompletionPolicy([source], MODEL, tokenizer, seeded=self._seeded, end_ids=ends)
+            return CompletionPolicy([source], MODEL, tokenizer, end_ids=ends)
         self._adapters = served = self._adapters or ServedAdapters(self._server)
         name = served.load(partial(shutil.copytree, adapter))
-        return _AdapterPolicy(
-            [source], name, tokenizer, seeded=self._seeded, end_ids=ends, unload=partial(served.try_unload, name)
-        )
+        return _AdapterPolicy([source], name, tokenizer, end_ids=ends, unload=partial(served.try_unload, name))
 
     def is_alive(self) -> bool:
         return self._server is not None and self._server.runs
@@ -135,9 +132,7 @@ class VllmEngine(Engine):
         probe = self._setup.probe_ids
         if len(probe) > 1:
             self._check(server.api.logprobs(list(probe), model=self._served), weights.logprobs(probe), where="vLLM")
-        return CompletionPolicy(
-            [server.completions()], self._served, weights.tokenizer, seeded=self._seeded, end_ids=weights.end_ids
-        )
+        return CompletionPolicy([server.completions()], self._served, weights.tokenizer, end_ids=weights.end_ids)
 
     def sleep(self) -> None:
         """See `Engine.sleep`: vLLM sleeps where the GPU is shared."""

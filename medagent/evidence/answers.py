@@ -10,13 +10,12 @@ from typing import Any
 
 from medagent.agent import Agent, Job
 from medagent.answer_forms import citations, marked_letters, without_citations
-from medagent.any_model import for_any_model
+from medagent.any_model import QuotingAgent, for_any_model
 from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.extracts import NEAREST, QUOTED, Quote
 from medagent.evidence.kinds import NOTHING_ON_IT, NOTHING_SURE, EvidenceKind, EvidenceVerdict
 from medagent.evidence.omissions import omitted
 from medagent.protocol import NOT_ADVICE, TurnProtocol
-from medagent.quoting_agent import QuotingAgent
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.chunking import sentence_spans
 from medagent.retrieval.controls import replaced_words
@@ -230,6 +229,7 @@ def checked(rollout: Rollout, check: EvidenceCheck) -> Answer:
         for number in dict.fromkeys([*citations(text), *verdict.stated_in])
     )
     sampled = rollout.num_action_tokens
+    searched = [(turn.query, turn.hits) for turn in rollout.turns if turn.query is not None]
     return Answer(
         text=verdict.told if withheld or not text else text,
         letter=letters[0] if len(letters) == 1 and not withheld and not verdict.contradicts else None,
@@ -242,19 +242,13 @@ def checked(rollout: Rollout, check: EvidenceCheck) -> Answer:
         stop_reason=rollout.stop_reason,
         prompt_tokens=len(rollout.token_ids) - sampled,
         completion_tokens=sampled,
-        searches=tuple(
-            SearchStep(turn.query, tuple(hit.passage for hit in turn.hits))
-            for turn in rollout.turns
-            if turn.query is not None
-        ),
+        searches=tuple(SearchStep(query, tuple(hit.passage for hit in hits)) for query, hits in searched),
     )
 
 
 def _without_unknown(text: str, *, shown: int) -> tuple[str, int]:
-    unknown = [found for found in _NUMBER.finditer(text) if not 1 <= int(found[1]) <= shown]
-    for found in reversed(unknown):
-        text = text[: found.start()] + text[found.end() :]
-    return text.strip(), len(unknown)
+    unknown = [number for number in _NUMBER.findall(text) if not 1 <= int(number) <= shown]
+    return _NUMBER.sub(lambda found: "" if found[1] in unknown else found[0], text).strip(), len(unknown)
 
 
 def nearest_sentence(passage: str, answer: str) -> tuple[int, int]:
@@ -288,12 +282,13 @@ class Steps:
         self.turns: list[dict[str, Any]] = []
 
     def __call__(self, turn: Turn) -> dict[str, Any]:
-        """The event of one turn: what it thought, what it searched for, what it was shown."""
+        """The event of one turn: what it thought, searched for and called besides, and what it was shown."""
         first = self._shown + 1
         self._shown += len(turn.hits)
         event = {
             "thought": self._protocol.parse(turn.text).think,
             "query": turn.query,
+            "calls": [{**vars(call)} for call in turn.calls if call.name != "search" or call.error],
             "replaced": replaced_words(self._retriever, turn.query) if turn.query is not None else {},
             "passages": [
                 {"number": number, "score": hit.score, "passage": hit.passage.to_json()}

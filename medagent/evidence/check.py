@@ -136,9 +136,6 @@ def follow_ups(question: str, subject: str, passages: Sequence[Passage]) -> tupl
     asked = asked_for(question)
     sorts = {kind.of for kind in asked if kind.of}
     told = [passage.text for passage in passages if folded(passage.title) == folded(subject)]
-    offered = [
-        kind.follow_up.format(subject)
-        for kind in question_kinds()
-        if kind.of in sorts and kind not in asked and any(tells(text, (kind,)) for text in told)
-    ]
+    others = (kind for kind in question_kinds() if kind.of in sorts and kind not in asked)
+    offered = [kind.follow_up.format(subject) for kind in others if any(tells(text, (kind,)) for text in told)]
     return tuple(offered[:MAX_QUESTIONS])

@@ -17,27 +17,16 @@ from medagent.evidence.words import word_list
 _NO_DRUGS = word_list("no_drugs")
 _STEM = re.compile(rf"(?:cef\w{{4,}}|\w{{2,}}(?:{'|'.join(sorted(word_list('drug_stems')))}))")
 _WORD = re.compile(r"[^\W\d_][^\W\d_-]*")
-_UNIT_WORDS = {  # unit -> its spellings, without a plural's "s"
-    "ug": "mcg µg μg ug microgram",
-    "mg": "mg milligram",
-    "g": "g gram",
-    "ml": "ml cc millilitre milliliter",
-    "l": "l litre liter",
-    "unit": "iu u unit",
-    "%": "% percent",
-    "hour": "hour h hr",
-    "minute": "minute min",
-}
-_UNITS = {word: unit for unit, words in _UNIT_WORDS.items() for word in words.split()} | {
-    unit: unit for unit in "ng kg dl mmol meq mmhg day week month year".split()
-}
-_NUMBER_WORDS = {
-    word: str(number)
-    for number, word in enumerate("zero _ two three four five six seven eight nine ten eleven twelve".split())
-}
+_SPELT = (  # a unit and its other spellings, without a plural's "s"
+    "ug mcg µg μg microgram|mg milligram|g gram|ml cc millilitre milliliter|l litre liter|unit iu u|% percent|hour h hr"
+    "|minute min|ng|kg|dl|mmol|meq|mmhg|day|week|month|year"
+)
+_UNITS = {word: unit for unit, *others in map(str.split, _SPELT.split("|")) for word in (unit, *others)}
+_COUNTED = "zero _ two three four five six seven eight nine ten eleven twelve".split()
+_NUMBER_WORDS = {word: str(number) for number, word in enumerate(_COUNTED)}
+_NUMBER_WORD = re.compile(rf"\b(?:{'|'.join(_NUMBER_WORDS)})\b", re.IGNORECASE)
 _NUMBER = re.compile(
-    r"(?<![\w.])(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?![\d]|\.\d)[\s-]*([^\W\d_]+|%)?(/[a-zA-Z]+)?",
-    re.IGNORECASE,
+    r"(?i)(?<![\w.])(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?![\d]|\.\d)[\s-]*([^\W\d_]+|%)?(/[a-zA-Z]+)?"
 )
 _DECIMAL_COMMA = re.compile(r"(?<![\d,])(\d+),(\d{1,2})(?![\d,])(?=\s*[^\W\d_])")  # 0,5 mg
 _SPACED_THOUSANDS = re.compile(r"(?<![\d.,])(\d{1,3})((?:[ \u00a0\u202f]\d{3})+)(?![\d.,])")  # 10 000 units
@@ -57,14 +46,8 @@ class Named:
     def beyond(self, other: "Named") -> "Named":
         """The drugs and numbers that `other` does not name. A number without a unit matches any unit."""
         values = {value for value, _ in other.numbers}
-        return Named(
-            self.drugs - other.drugs,
-            frozenset(
-                (value, unit)
-                for value, unit in self.numbers
-                if ((value, unit) not in other.numbers if unit else value not in values)
-            ),
-        )
+        bare = {(value, unit) for value, unit in self.numbers if not unit and value in values}
+        return Named(self.drugs - other.drugs, self.numbers - other.numbers - bare)
 
     @property
     def doses(self) -> frozenset[tuple[str, str]]:
@@ -104,9 +87,7 @@ def named_in(text: str) -> Named:
 def _numbers(plain: str) -> Iterable[tuple[str, str]]:
     plain = _DECIMAL_COMMA.sub(r"\1.\2", plain)
     plain = _SPACED_THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), plain)
-    spelt = re.sub(
-        rf"\b(?:{'|'.join(_NUMBER_WORDS)})\b", lambda found: _NUMBER_WORDS[found[0].lower()], plain, flags=re.IGNORECASE
-    )
+    spelt = _NUMBER_WORD.sub(lambda found: _NUMBER_WORDS[found[0].lower()], plain)
     found = [(match[1], _unit(match[2] or "", match[3] or ""), match.end(1)) for match in _NUMBER.finditer(spelt)]
     for at, (digits, unit, end) in enumerate(found):
         following = found[at + 1] if at + 1 < len(found) else None

@@ -48,20 +48,13 @@ class Emergencies:
         source = files("medagent.evidence").joinpath("emergencies.yaml") if path is None else path
         try:
             found = _File.model_validate(yaml.safe_load(source.read_text(encoding="utf-8")))
-            kinds = tuple(
-                (
-                    " ".join(each.line.split()).replace("{number}", number),
-                    re.compile("|".join(f"(?:{pattern})" for pattern in each.patterns)),
-                    re.compile(each.unless),
-                )
-                for each in found.kinds
-            )
-            return Emergencies(kinds, re.compile(found.pleading))
+            lines = [" ".join(each.line.split()).replace("{number}", number) for each in found.kinds]
+            known = [re.compile("|".join(f"(?:{pattern})" for pattern in each.patterns)) for each in found.kinds]
+            unless = [re.compile(each.unless) for each in found.kinds]
+            return Emergencies(tuple(zip(lines, known, unless, strict=True)), re.compile(found.pleading))
         except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError, re.error) as error:
-            raise ConfigError(
-                f"emergencies {path}: cannot be used ({error}). Give a file like "
-                "medagent/evidence/emergencies.yaml: kinds, each with a line and regular expressions."
-            ) from error
+            wanted = "medagent/evidence/emergencies.yaml: kinds, each with a line and regular expressions"
+            raise ConfigError(f"emergencies {path}: cannot be used ({error}). Give a file like {wanted}.") from error
 
     def line_for(self, *questions: str) -> str | None:
         """The line above an answer to these questions: that of the first which has one, None where none has."""

@@ -95,8 +95,7 @@ def best_quotes(
         for score, quote in asked.scored(passage, table, rank):
             if score > best.get(quote.text, (LEAST, quote))[0]:
                 best[quote.text] = score, quote
-    ranked = sorted(best.values(), key=lambda each: -each[0])
-    found: list[Quote] = []
+    ranked, found = sorted(best.values(), key=lambda each: -each[0]), list[Quote]()
     for score, quote in ranked:
         (top, first), text = ranked[0], quote.text
         again = any(text in other.text or other.text in text for other in found)

@@ -48,9 +48,8 @@ def support_judge(name: str) -> SupportJudge:
     if name.startswith(NLI):
         return NLIModel(name.removeprefix(NLI))
     if not name.startswith(JUDGE):
-        raise ConfigError(
-            f"support {name!r}: unknown. It is rules, nli:MODEL, judge:hf:MODEL or judge:http://HOST/v1#MODEL."
-        )
+        known = "rules, nli:MODEL, judge:hf:MODEL or judge:http://HOST/v1#MODEL"
+        raise ConfigError(f"support {name!r}: unknown. It is {known}.")
     agent, _, model = name.removeprefix(JUDGE).partition("#")
     return LikelihoodJudge(open_agent(agent, index=None, model=model, must_search=False).policy, name)
 
@@ -127,10 +126,9 @@ async def _at_endpoint(policy: RemotePolicy, texts: Sequence[str]) -> list[float
         said = [(token.strip().lower(), math.exp(logprob)) for token, logprob in reply.likeliest]
         yes, no = (sum(chance for word, chance in said if word == wanted) for wanted in ("yes", "no"))
         if not yes + no:
-            raise EndpointError(
-                f"endpoint {policy.url}: found {reply.likeliest[:5]}, wanted log-probs of yes or no. Name a model that "
-                "gives top_logprobs and does not think first, or judge by rules."
-            )
+            remedy = "Name a model that gives top_logprobs and does not think first, or judge by rules"
+            told = f"found {reply.likeliest[:5]}, wanted log-probs of yes or no"
+            raise EndpointError(f"endpoint {policy.url}: {told}. {remedy}.")
         found.append(yes / (yes + no))
     return found
 
@@ -164,23 +162,18 @@ class NLIModel(ModelJudge):
         try:
             self._classify = pipeline("text-classification", model)
         except (OSError, ValueError) as error:
-            raise InputError(
-                f"support nli:{model}: cannot be loaded ({str(error).splitlines()[0]}). Give a folder or a hub name of "
-                "a sequence classifier for natural language inference, or judge by rules."
-            ) from error
+            remedy = "a folder or a hub name of a sequence classifier for natural language inference, or judge by rules"
+            told = f"cannot be loaded ({str(error).splitlines()[0]})"
+            raise InputError(f"support nli:{model}: {told}. Give {remedy}.") from error
         labels = list(map(str, (self._classify.model.config.id2label or {}).values()))
         if not any(map(_entails, labels)):
-            raise InputError(
-                f"support nli:{model}: its labels are {', '.join(labels)}, wanted one that begins with "
-                '"entail". It is no model for natural language inference.'
-            )
+            wanted = 'one that begins with "entail". It is no model for natural language inference'
+            raise InputError(f"support nli:{model}: its labels are {', '.join(labels)}, wanted {wanted}.")
         self.label = f"{NLI}{model}"
 
     def _judge(self, items: Sequence[Item]) -> list[bool]:
-        pairs = [
-            {"text": "\n".join(each.indexed_text for each in passages), "text_pair": statement.hypothesis}
-            for statement, passages in items
-        ]
+        read = ("\n".join(each.indexed_text for each in passages) for _, passages in items)
+        pairs = [{"text": text, "text_pair": said.hypothesis} for text, (said, _) in zip(read, items, strict=True)]
         found = self._classify(pairs, batch_size=16, truncation=True, max_length=512) if pairs else []
         return [_entails(each["label"]) for each in found]
 

@@ -58,10 +58,5 @@ class EvidenceVerdict:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {
-            "kind": self.kind.value,
-            "text": self.text,
-            "stated_in": list(self.stated_in),
-            "missing": list(self.missing),
-            "did_you_mean": list(self.did_you_mean),
-        }
+        lists = {name: list(getattr(self, name)) for name in ("stated_in", "missing", "did_you_mean")}
+        return {"kind": self.kind.value, "text": self.text, **lists}

@@ -7,10 +7,7 @@ drug that the answer names. One whose own subject is another drug or disease nev
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any
-
-import yaml
 
 from medagent.answer_forms import without_citations
 from medagent.evidence.drugs_and_doses import named_in
@@ -20,6 +17,7 @@ from medagent.evidence.sentences import SUPPOSED, denies
 from medagent.evidence.subject import match_subject, word_lists
 from medagent.evidence.synonyms import SynonymTable
 from medagent.evidence.words import folded, forms
+from medagent.files import packaged
 from medagent.retrieval.chunking import split_sentences
 from medagent.retrieval.passages import Passage
 from medagent.types import Question
@@ -115,8 +113,8 @@ class _Reading:
 
 @lru_cache(maxsize=1)
 def _lists() -> dict[str, Any]:
-    found = yaml.safe_load(files("medagent.evidence").joinpath("warnings.yaml").read_text(encoding="utf-8"))
-    return {name: re.compile(each) if isinstance(each, str) else each for name, each in found.items()}
+    lists = packaged("medagent.evidence", "warnings.yaml")
+    return {name: re.compile(each) if isinstance(each, str) else each for name, each in lists.items()}
 
 
 def _drugs(text: str) -> frozenset[str]:

@@ -12,7 +12,7 @@ from medagent.evidence.words import QuestionKind, asked_for, forms, subject_word
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Question
 
-LONG_SUBJECT = 6  # words; a longer one is a case, and no passage repeats all of it
+LONG_SUBJECT = 6  # words; a longer one is a case
 ENOUGH_OF_A_CASE = 0.75  # share of its words
 CLAUSE = 4  # words of an answer that says more than a name
 _DECISION = re.compile(r"^\W*(?:yes|no|maybe)\W*$", re.IGNORECASE)
@@ -42,10 +42,15 @@ class Asked:
         """How much of the subject the words have; 0 where there is no subject."""
         return 1 - len(self.missing_from(words)) / len(self.subject) if self.subject else 0.0
 
+    @property
+    def is_case(self) -> bool:
+        """Whether so many words name the subject that no passage repeats all of them."""
+        return len(self.subject) > LONG_SUBJECT
+
     def named_in(self, words: frozenset[str]) -> bool:
         """Whether the words name the subject."""
         share = self.share_in(words)
-        return share == 1 or (len(self.subject) > LONG_SUBJECT and share >= ENOUGH_OF_A_CASE)
+        return share == 1 or (self.is_case and share >= ENOUGH_OF_A_CASE)
 
 
 @dataclass(frozen=True)

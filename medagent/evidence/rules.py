@@ -12,6 +12,7 @@ from medagent.evidence.drugs_and_doses import named_in
 from medagent.evidence.sentences import denies, stating_windows
 from medagent.evidence.support import STOP, WORD, Item, Statement, windows_of
 from medagent.evidence.words import asked_for, folded, forms, what_is_asked
+from medagent.files import packaged
 from medagent.retrieval.passages import Passage
 
 _EMPTY = frozenset("also do does did so such than then there these they may can will would most usually it".split())
@@ -50,13 +51,11 @@ class LexicalRule:
         said = _NEGATION.sub(" ", statement.text)
         stems, adjuncts = _stems(said), _stems(" ".join(found[1] or found[2] for found in _ADJUNCT.finditer(said)))
         denied, named = bool(_NEGATION.search(statement.text)), named_in(statement.text)
-        return bool(stems) and any(
-            stems - adjuncts <= _stems(window)
-            and stems <= _stems(text)
-            and denied == bool(_NEGATION.search(window))
-            and not named.beyond(named_in(window))
-            for window in windows_of(text)
-        )
+        if not stems or not stems <= _stems(text):
+            return False
+        near = (window for window in windows_of(text) if stems - adjuncts <= _stems(window))
+        alike = (window for window in near if denied == bool(_NEGATION.search(window)))
+        return any(not named.beyond(named_in(window)) for window in alike)
 
 
 def stating(name: str, question: str, text: str) -> list[str]:
@@ -74,19 +73,7 @@ def _signed(text: str) -> set[str]:
     return {word for word in WORD.findall(text.lower()) if word[-1] in "+-"}
 
 
-# The relation that a question asks for: a drug's cause, harm or prevention is no treatment. "Which drug causes gout?"
-# wants a drug that the sentence says to cause it, and not the drug that treats it.
-_VERBS = {
-    "causes": r"caus\w*|trigger\w*|induc\w*|provok\w*|precipitat\w*|leads? to|results? in|brings? on|"
-    r"sets? off|culprits?|to blame|responsible for",
-    "worsens": r"worsen\w*|aggravat\w*|exacerbat\w*|flares?|makes? (?:\w+ ){1,5}?worse",
-    "prevents": r"prevent\w*|protect\w*|prophyla\w*|reduc\w* the risk|stops? (?:\w+ ){1,3}?(?:catching|getting)",
-    "excludes": r"contraindicat\w*|avoid\w*|(?:(?:must|should|do)(?: you| i| we)? not|never)(?: be)?"
-    r"(?: (?:use|give|take)[dn]?)?|unsafe|(?:not|isn.t|aren.t) (?:safe|suitable|allowed)|dangerous|off limits",
-    "interacts": r"interact\w*",
-    "diagnoses": r"diagnos\w*|confirm\w*|detect\w*|screens?",
-    "treats": r"treat\w*|cures?|cured|reliev\w*|manag\w*|first[- ]line|therap\w*|giv(?:e|en|ing)|prescrib\w*",
-}
+_VERBS: dict[str, str] = packaged("medagent.evidence", "relations.yaml")
 _DRUG = r"\b(?:drug|medication|medicine|med|tablet|pill|painkiller|antibiotic|agent|vaccine)s?\b"
 _TEST = r"\b(?:test|scan|imaging|biopsy|culture|assay|x-?ray|investigation)s?\b"
 _SORTS = ((_DRUG, "treats"), (_TEST, "diagnoses"))  # what its sort is for need not be said

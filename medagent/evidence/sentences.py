@@ -6,7 +6,6 @@ A clause that denies states nothing. "Which nerve" asks for something that the p
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from medagent.evidence.drugs_and_doses import named_in
 from medagent.evidence.support import content_words, windows_of
@@ -22,10 +21,9 @@ DENIAL = re.compile(
 )
 _QUESTION = re.compile(r"\?[\s\"'\u2019\u201d)\]]*$")  # a sentence that asks states nothing
 SUPPOSED = re.compile(  # a belief or a guess; "may" alone is none, as in "symptoms may include"
-    r"\b(?:(?:some|many|most|researchers|scientists|doctors|experts|physicians) (?:\w+ )?(?:believe|think|suspect)|"
+    r"(?i)\b(?:(?:some|many|most|researchers|scientists|doctors|experts|physicians) (?:\w+ )?(?:believe|think|suspect)|"
     r"(?:is|are|was|were) (?:believed|thought|suspected)|(?:not|un)(?: yet)? ?(?:known|clear|certain|proven)|"
-    r"(?:may|might|could) result from|possible causes?|one theory|theor(?:y|ies)|hypothes\w+|speculat\w+)\b",
-    re.IGNORECASE,
+    r"(?:may|might|could) result from|possible causes?|one theory|theor(?:y|ies)|hypothes\w+|speculat\w+)\b"
 )
 _NUMBER_WITH_WORD = re.compile(r"\b(\d[\d.,]*)[\s-]+([^\W\d_]+)")
 
@@ -43,16 +41,12 @@ def stating_windows(name: str, text: str, *, denied: bool) -> list[str]:
     wanted, named = forms(name), named_in(name)
     if not wanted:
         return []
-    found = []
+    own, found = re.compile(re.escape(name), re.IGNORECASE), []  # "ECG without P waves" denies nothing
     for window in windows_of(text):
-        if (
-            _QUESTION.search(window)
-            or not wanted <= forms(window)
-            or named.beyond(named_in(window))
-            or not _numbers_fit(name, window)
-        ):
+        if _QUESTION.search(window) or not wanted <= forms(window):
             continue
-        own = re.compile(re.escape(name), re.IGNORECASE)  # "ECG without P waves" denies nothing
+        if named.beyond(named_in(window)) or not _numbers_fit(name, window):
+            continue
         if any(denies(own.sub(" ", each)) == denied for each in _deciding(wanted, window)):
             found.append(window)
     return found
@@ -139,15 +133,9 @@ def gives_a_name(answer: str, sentence: str, question: str) -> bool:
         short = re.findall(r"\b\w*[A-Z]\w*[A-Z]\w*\b", question)
         return any(_has_letters(word.lower(), folded(answer)) for word in short)
     name = re.escape(answer)
-    return any(
-        re.search(pattern, sentence, re.IGNORECASE)
-        for pattern in (
-            rf"\([^)]*{name}[^)]*\)",
-            rf"{name}\s*\(",
-            rf"\b(?:{_CALLED}|or)\s+{_ARTICLES}[\"\u201c]?{name}",
-            rf"{name}[\"\u201d]?,?\s+(?:(?:is|are|also|or|sometimes|commonly|formerly)\s+)*(?:{_CALLED}|or)\b",
-        )
-    )
+    before = rf"\([^)]*{name}[^)]*\)|{name}\s*\(|\b(?:{_CALLED}|or)\s+{_ARTICLES}[\"\u201c]?{name}"
+    after = rf"{name}[\"\u201d]?,?\s+(?:(?:is|are|also|or|sometimes|commonly|formerly)\s+)*(?:{_CALLED}|or)\b"
+    return bool(re.search(f"{before}|{after}", sentence, re.IGNORECASE))
 
 
 def _has_letters(short: str, long: str) -> bool:
@@ -162,9 +150,7 @@ _NO_DISEASE = frozenset({"treatment", "diagnosis", "dose", "inheritance", "genet
 _DISEASE = re.compile(
     r"(?:emia|itis|osis|(?<!st)oma|opathy|cancer|fever|syndrome|disease|disorder|infection|deficiency)s?$"
 )
-_DOES_SOMETHING = re.compile(
-    r"^\W*what (?:does|do|can|is|are)\b.*\b(?:treat|prevent|diagnose|detect|cure|used)\b", re.IGNORECASE
-)
+_DOES_SOMETHING = re.compile(r"(?i)^\W*what (?:does|do|can|is|are)\b.*\b(?:treat|prevent|diagnose|detect|cure|used)\b")
 _TOO_LITTLE = word_list("too_little")
 _LEADS_ON = word_list("leads_on")
 _COUNTS_OR_GRADES = re.compile(
@@ -175,34 +161,16 @@ _MORE_THAN_A_NAME = re.compile(r"\b(?:of|in|for|by|to|with|that|which|when|used|
 _IS_CALLED = re.compile(r"\b(?:called|known as|termed|named)\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class _Sort:
-    """A sort of thing: nouns that ask for it, the root by which texts name it, and whether texts leave it unsaid."""
-
-    nouns: str
-    root: str
-    near: bool = True  # the noun must stand at the answer; else anywhere in the passage
-    unsaid: bool = False
-
-
-_SORTS = (
-    _Sort(r"bacteri(?:a|um)", "bacteri", near=False),
-    _Sort(r"virus(?:es)?", "vir(?:us|al)", near=False),
-    _Sort(r"fung(?:us|i)", "fung", near=False),
-    _Sort(r"parasites?", "parasit", near=False),
-    _Sort(r"toxins?", "toxin", near=False),
-    _Sort(r"insects?|animals?|foods?|chemicals?|substances?", "", unsaid=True),  # a text says "tick"
-    *(
-        _Sort(f"{noun}s?", noun)
-        for noun in (
-            "enzyme hormone vitamin metal mineral nerve organ gland protein joint bone muscle vessel cell chromosome "
-            "neurotransmitter"
-        ).split()
-    ),
-    _Sort(r"arter(?:y|ies)", "arter"),
-    _Sort(r"antibod(?:y|ies)", "antibod"),
+# Nouns that ask for a sort of thing, and the root by which a text names it: at the answer, or anywhere in the passage.
+_AT_IT = (
+    "enzyme hormone vitamin metal mineral nerve organ gland protein joint bone muscle vessel cell chromosome "
+    "neurotransmitter"
 )
-_ANY_SORT = re.compile(_ASKED.format("|".join(sort.nouns for sort in _SORTS)), re.IGNORECASE)
+_NEAR = {f"{noun}s?": noun for noun in _AT_IT.split()} | {"arter(?:y|ies)": "arter", "antibod(?:y|ies)": "antibod"}
+_FAR = {"bacteri(?:a|um)": "bacteri", "virus(?:es)?": "vir(?:us|al)", "fung(?:us|i)": "fung"}
+_FAR |= {"parasites?": "parasit", "toxins?": "toxin"}
+_UNSAID = "insects?|animals?|foods?|chemicals?|substances?"  # a text says "tick"
+_ANY_SORT = re.compile(_ASKED.format("|".join([*_FAR, _UNSAID, *_NEAR])), re.IGNORECASE)
 
 
 def without_sort(question: str) -> str:
@@ -219,16 +187,15 @@ def is_of_sort(answer: str, text: str, question: str) -> bool:
     found = _ANY_SORT.match(question)
     if not found:
         return True
-    sort = next(each for each in _SORTS if re.fullmatch(each.nouns, found["noun"], re.IGNORECASE))
-    if sort.unsaid or re.search(sort.root, answer, re.IGNORECASE):
+    roots = (root for nouns, root in (_FAR | _NEAR).items() if re.fullmatch(nouns, found["noun"], re.IGNORECASE))
+    root = next(roots, "")  # which any answer has, where texts leave the sort unsaid
+    if re.search(root, answer, re.IGNORECASE):
         return True
-    if not sort.near:
-        return bool(re.search(sort.root, text, re.IGNORECASE))
-    name, noun = re.escape(answer), rf"\b{sort.root}\w*"
-    beside = (
-        rf"{noun}{_BETWEEN}{name}|{name}{_BETWEEN}{noun}|{name}[^.?!]*[.;]\s+(?:It|This|These|They)\b{_BETWEEN}{noun}"
-    )
-    return bool(re.search(beside, text, re.IGNORECASE))
+    if root in _FAR.values():
+        return bool(re.search(root, text, re.IGNORECASE))
+    name, noun = re.escape(answer), rf"\b{root}\w*"
+    after = rf"{name}{_BETWEEN}{noun}|{name}[^.?!]*[.;]\s+(?:It|This|These|They)\b{_BETWEEN}{noun}"
+    return bool(re.search(rf"{noun}{_BETWEEN}{name}|{after}", text, re.IGNORECASE))
 
 
 def says_too_little(answer: str, question: str) -> bool:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Literal
 
 from medagent.evidence.drugs_and_doses import named_in
-from medagent.evidence.reading import LONG_SUBJECT, Asked
+from medagent.evidence.reading import Asked
 from medagent.evidence.sentences import without_sort
 from medagent.evidence.synonyms import SynonymTable
 from medagent.evidence.words import FRAME, TOKEN, describes, folded, form, forms, named_words, without_kinds, word_list
@@ -134,7 +134,7 @@ class _Question:
 @lru_cache(maxsize=4_096)
 def _read(text: str) -> _Question:
     asked = Asked.of(Question("", text))
-    case = describes(text) or len(asked.subject) > LONG_SUBJECT
+    case = describes(text) or asked.is_case
     phrases = () if case else _phrases(without_kinds(without_sort(text)), frozenset(asked.subject), alone=True)
     return _Question(asked, tuple(tuple(each for each, _ in phrase) for phrase in phrases), _loose(text))
 

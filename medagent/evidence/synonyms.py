@@ -44,9 +44,8 @@ class SynonymTable:
             raise ConfigError(f"synonyms {path}: cannot be read ({error}). Give a text file in UTF-8.") from error
         short = next((f"the line {group[0]!r}" for group in own if len(group) < 2), "" if own else "no line")
         if short:
-            raise ConfigError(
-                f'synonyms {path}: found {short}, wanted names as in "heart attack|myocardial infarction".'
-            )
+            wanted = 'names as in "heart attack|myocardial infarction"'
+            raise ConfigError(f"synonyms {path}: found {short}, wanted {wanted}.")
         return SynonymTable([*own, *packaged])
 
     def _plain(self, text: str) -> str:

@@ -10,43 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from medagent.answer_forms import citations, without_citations
+from medagent.evidence import sentences
 from medagent.evidence.drugs_and_doses import named_in
 from medagent.evidence.kinds import WHY_NONE, EvidenceKind, EvidenceVerdict
-from medagent.evidence.reading import (
-    LONG_SUBJECT,
-    Asked,
-    kinds_beside,
-    numbered,
-    quoted,
-    read_answer,
-    without_name,
-    words_of,
-)
+from medagent.evidence.reading import Asked, kinds_beside, numbered, quoted, read_answer, without_name, words_of
 from medagent.evidence.rules import AskedRelation, LexicalRule, stating
-from medagent.evidence.sentences import (
-    SUPPOSED,
-    breaks_off,
-    defines,
-    echoes,
-    gives_a_name,
-    is_of_sort,
-    names_a_gene,
-    near_sentences,
-    says_too_little,
-)
 from medagent.evidence.subject import SubjectMatch, match_subject
 from medagent.evidence.support import Statement, SupportJudge, content_words
 from medagent.evidence.synonyms import SynonymTable
-from medagent.evidence.words import (
-    ONLY_ENGLISH,
-    Names,
-    describes,
-    folded,
-    forms,
-    is_other_language,
-    subject_words,
-    tells,
-)
+from medagent.evidence.words import Names, describes, folded, forms, is_other_language, subject_words, tells
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Rollout, StopReason
 
@@ -58,15 +30,12 @@ _ALL_OR_NONE = re.compile(r"\b(?:all|none|both|neither|any) of (?:the )?(?:above
 
 
 def judge(
-    rollout: Rollout,
-    support: SupportJudge = LexicalRule(),
-    names: Names = Names(()),
-    synonyms: SynonymTable | None = None,
+    rollout: Rollout, support: SupportJudge = LexicalRule(), names: Names = Names(()), table: SynonymTable | None = None
 ) -> EvidenceVerdict:
     """The verdict on a rollout's answer. `names` are the corpus's titles, for misspelt subjects."""
     answered = rollout.stop_reason is StopReason.ANSWERED
     answer = (rollout.answer or "").strip() if answered else ""
-    table = synonyms or SynonymTable.load()
+    table = table or SynonymTable.load()
     if content_words(table.plain(without_citations(answer))) <= content_words(table.plain(rollout.question.text)):
         table = SynonymTable(())  # a synonym is asked for
     found = _Judgement(rollout, answer, support, names, table)
@@ -99,7 +68,8 @@ class _Judgement:
 
     def verdict(self) -> EvidenceVerdict:
         if is_other_language(self._question.text):
-            return EvidenceVerdict(EvidenceKind.OTHER_LANGUAGE, ONLY_ENGLISH)
+            text = "Only questions in English are read. Please ask it in English."
+            return EvidenceVerdict(EvidenceKind.OTHER_LANGUAGE, text)
         if not self._answer:
             return EvidenceVerdict(EvidenceKind.NO_ANSWER, f"The agent gave no answer: {WHY_NONE[self._stopped]}.")
         if not self._asked.subject:
@@ -109,7 +79,9 @@ class _Judgement:
             return replace(self._not_read(text), unsafe=True)
         if self._name and content_words(self._name) <= content_words(self._question.text):
             return self._not_read("The answer only repeats the question.")
-        if self._name and (breaks_off(self._name) or says_too_little(self._name, self._question.text)):
+        if self._name and (
+            sentences.breaks_off(self._name) or sentences.says_too_little(self._name, self._question.text)
+        ):
             return self._not_read("The answer says too little to be checked.")
         if self.said.decision:
             return self._of_a_decision()
@@ -118,41 +90,35 @@ class _Judgement:
         stating = self._stating()
         if not stating:
             return self._partly_stated() or self._in_own_words()
-        on_subject = [number for number in stating if self._asked.named_in(self._words_around(number))]
+        on_subject = self._on_subject(stating)
         if not on_subject:
             return self._of_another_subject(stating)
         answering = [number for number in on_subject if self._answers(number)]
         if not answering:
-            text = f"{self._about(on_subject)}, but states no answer to this."
-            return EvidenceVerdict(EvidenceKind.SOMETHING_ELSE, text)
-        on_subject = answering
-        if not self._name and (elsewhere := self._statements_elsewhere()):
-            text = f"{elsewhere} of the {len(self.said.statements)} things said are of another subject."
-            return _partly(text, on_subject)
-        telling = [number for number in on_subject if self._tells(number)]
+            return self._something_else(on_subject, "states no answer to this")
+        elsewhere = sum(not self._on_subject(each.cited) for each in self.said.statements)
+        if not self._name and elsewhere:
+            said = len(self.said.statements)
+            return _partly(f"{elsewhere} of the {said} things said are of another subject.", answering)
+        telling = [number for number in answering if self._tells(number)]
         if not telling:
             kind = " or ".join(kind.name for kind in self._asked.kinds)
-            text = f"{self._about(on_subject)}, but tells nothing of {kind}."
-            return EvidenceVerdict(EvidenceKind.SOMETHING_ELSE, text)
+            return self._something_else(answering, f"tells nothing of {kind}")
         close = [number for number in telling if self._states_it_closely(number)]
         if not close:
             text = f"{numbered(telling)} mentions the question's words and the answer's, but not in one sentence."
             return _partly(text, telling)
         telling = [number for number in close if not self._only_supposed(number)]
         if not telling:
-            text = f"{numbered(close)} gives this as a belief or a guess."
-            return _partly(text, close)
+            return _partly(f"{numbered(close)} gives this as a belief or a guess.", close)
         narrower = self._narrower_in(telling)
         telling = [number for number in telling if number not in narrower]
         if not telling:
             return _partly(self._only_for(narrower), list(narrower))
         if self.said.contradicts:
-            option = self._question.options[LETTERS.index(self.said.letter or "A")]
-            return _partly(
-                f"What is said stands in {numbered(telling)}. But the letter ({self.said.letter}) stands for "
-                f"\u201c{option}\u201d, which the answer does not say, so the letter is not shown.",
-                telling,
-            )
+            option = quoted([self._question.options[LETTERS.index(self.said.letter or "A")]])
+            but = f"But the letter ({self.said.letter}) stands for {option}, which the answer does not say"
+            return _partly(f"What is said stands in {numbered(telling)}. {but}, so the letter is not shown.", telling)
         if self.said.decides:
             text = f"What follows is stated in {numbered(telling)}. Whether it means yes or no must be read."
             return _partly(text, telling)
@@ -195,8 +161,7 @@ class _Judgement:
             others = [number for number in range(1, len(self._passages) + 1) if number not in self._cited]
             of_the_subject: list[int] = []
             for numbers in (self._cited, others):
-                named = [number for number in numbers if self._asked.named_in(self._words_around(number))]
-                on_subject = [number for number in named if self._entailed(claim, [number])]
+                on_subject = [number for number in self._on_subject(numbers) if self._entailed(claim, [number])]
                 checks = (self._answers, self._tells, self._states_it_closely)
                 whole = [number for number in on_subject if all(check(number) for check in checks)]
                 if whole:
@@ -216,15 +181,12 @@ class _Judgement:
     def _windows(self, passage: Passage) -> list[str]:
         return stating(self._name, self._question.text, passage.text)
 
-    def _statements_elsewhere(self) -> int:
-        return sum(
-            not any(self._asked.named_in(self._words_around(number)) for number in each.cited)
-            for each in self.said.statements
-        )
+    def _on_subject(self, numbers: Sequence[int]) -> list[int]:
+        return [number for number in numbers if self._asked.named_in(self._words_around(number))]
 
     def _states_it_closely(self, number: int) -> bool:
         """Whether the sentence that states a name is on the subject, with the heading; a long case need not be."""
-        return not self._name or len(self._asked.subject) > LONG_SUBJECT or bool(self._close_windows(number))
+        return not self._name or self._asked.is_case or bool(self._close_windows(number))
 
     def _close_windows(self, number: int) -> list[str]:
         passage, asked = self._passages[number - 1], self._question.text
@@ -234,14 +196,13 @@ class _Judgement:
             for window in self._windows(passage)
             if self._asked.named_in(around | forms(without_name(window, self._name)))
             and self._told_by(passage, window)
-            and names_a_gene(self._name, window, asked)
-            and gives_a_name(self._name, window, asked)
-            and defines(self._name, window, asked, frozenset(self._asked.subject))
+            and all(states(self._name, window, asked) for states in (sentences.names_a_gene, sentences.gives_a_name))
+            and sentences.defines(self._name, window, asked, frozenset(self._asked.subject))
         ]
 
     def _only_supposed(self, number: int) -> bool:
         windows = self._close_windows(number) if self._name else []
-        return bool(windows) and all(map(SUPPOSED.search, windows))
+        return bool(windows) and all(map(sentences.SUPPOSED.search, windows))
 
     def _answers(self, number: int) -> bool:
         """Whether a name is more than the question's subject again, and of the sort that is asked for."""
@@ -251,17 +212,16 @@ class _Judgement:
             return not relation or bool(re.search(relation.verbs, folded(self._answer)))
         if relation and not any(relation.stated_of(self._name, each, subject) for each in self._windows(passage)):
             return False
-        echo = echoes(self._name, passage.title, asked, subject)
-        return not echo and is_of_sort(self._name, passage.indexed_text, asked)
+        echo = sentences.echoes(self._name, passage.title, asked, subject)
+        return not echo and sentences.is_of_sort(self._name, passage.indexed_text, asked)
 
     def _partly_stated(self) -> EvidenceVerdict | None:
         stated = [each for each in self.said.statements if each.cited and self._entailed(each, each.cited)]
         numbers = sorted({number for each in stated for number in each.cited})
-        if not any(self._asked.named_in(self._words_around(number)) for number in numbers):
+        if not self._on_subject(numbers):
             return None
-        return _partly(
-            f"Only {len(stated)} of the {len(self.said.statements)} things said stand in what is cited.", numbers
-        )
+        said = len(self.said.statements)
+        return _partly(f"Only {len(stated)} of the {said} things said stand in what is cited.", numbers)
 
     def _of_a_decision(self) -> EvidenceVerdict:
         """The verdict on "yes" or "no": words cannot tell whether a passage says it."""
@@ -274,11 +234,14 @@ class _Judgement:
         around = max((self._words_around(number) for number in numbers), key=self._asked.share_in)
         missing = self._asked.missing_from(around)
         words = tuple(self._asked.subject[form] for form in missing)
-        if len(self._asked.subject) > LONG_SUBJECT and self._asked.share_in(around) >= SOME_OF_A_CASE:
+        if self._asked.is_case and self._asked.share_in(around) >= SOME_OF_A_CASE:
             text = f"{numbered(numbers)} states the answer, but not the whole case. It does not mention: "
             return _partly(f"{text}{', '.join(words[:8])}.", numbers, words)
         text = f"{self._about(numbers)}, and does not mention {', '.join(words[:4])}."
         return self._with_names(EvidenceKind.SOMETHING_ELSE, text, missing)
+
+    def _something_else(self, numbers: Sequence[int], what: str) -> EvidenceVerdict:
+        return EvidenceVerdict(EvidenceKind.SOMETHING_ELSE, f"{self._about(numbers)}, but {what}.")
 
     def _about(self, numbers: Sequence[int]) -> str:
         passages = [self._shown[number - 1] for number in numbers]
@@ -326,15 +289,15 @@ class _Judgement:
         passage = self._passages[number - 1]
         if not self._name:
             claim = " ".join(each.text for each in self.said.statements)
-            return self._told_by(passage, near_sentences(passage.text, claim))
+            return self._told_by(passage, sentences.near_sentences(passage.text, claim))
         windows = self._windows(passage)
-        near = (near_sentences(passage.text, window) for window in windows[:MAX_STATING_SENTENCES])
+        near = (sentences.near_sentences(passage.text, window) for window in windows[:MAX_STATING_SENTENCES])
         return any(self._told_by(passage, text) for text in (*windows, *near))
 
-    def _told_by(self, passage: Passage, sentences: str) -> bool:
+    def _told_by(self, passage: Passage, said: str) -> bool:
         """Whether sentences under their heading tell the kind asked for, without the words that name the subject."""
         if self._relation:
-            return bool(re.search(self._relation.verbs, folded(sentences)))
+            return bool(re.search(self._relation.verbs, folded(said)))
         kinds, own = kinds_beside(passage.title, self._question.text, self._asked)
-        text = _WORD.sub(lambda found: " " if forms(found[0]) & own else found[0], f"{passage.heading}\n{sentences}")
+        text = _WORD.sub(lambda found: " " if forms(found[0]) & own else found[0], f"{passage.heading}\n{said}")
         return tells(text, kinds)

@@ -9,42 +9,34 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
+from typing import Any
 
 import Stemmer
-import yaml
 from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
+from medagent.files import packaged
 from medagent.retrieval.analysis import GREEK, STOPWORDS
 
 _CONTRACTED = re.compile(r"(?<=\w)(?:n['\u2019]t|['\u2019](?:re|ve|ll|m|d))\b", re.IGNORECASE)
 # A letter, a number or a degree that tells names apart belongs to its word: "hepatitis A", "type 1", "second-degree".
 TOKEN = re.compile(
-    r"\b(?P<kind>hepatitis|vitamin|influenza|types?|group|factor|class|grade|stage|phase|trisomy|il|interleukin|"
+    r"(?i)\b(?P<kind>hepatitis|vitamin|influenza|types?|group|factor|class|grade|stage|phase|trisomy|il|interleukin|"
     r"protein|hemophilia|haemophilia|chromosome|complement|category)[ -](?P<which>[a-z]|\d{1,2}|i{1,3}|iv)\b"
     r"|\b(?P<rank>first|second|third|fourth|1st|2nd|3rd)[ -](?P<of>degree|trimester|generation|line|stage)\b"
-    r"|[^\W_]+",
-    re.IGNORECASE,
+    r"|[^\W_]+"
 )
 _IDLE_PRIMARY = re.compile(
-    r"\b(?:primary|main|first|typical|classic) (?=(?:known )?(?:cause|drug|treatment|choice|test|sign|therap|line))",
-    re.IGNORECASE,
+    r"(?i)\b(?:primary|main|first|typical|classic) (?=(?:known )?(?:cause|drug|treatment|choice|test|sign|therap|line))"
 )
 _POSSESSIVE = re.compile(r"(?<=\w)['\u2019]s\b")
 _GREEK = str.maketrans(GREEK)
 MISSPELT_FRAME = ("syndrome", "syndromes", "disease", "diseases", "disorder", "condition")
 
 
-@lru_cache(maxsize=1)
-def _word_lists() -> dict[str, str]:
-    found: dict[str, str] = yaml.safe_load(files("medagent.evidence").joinpath("word_lists.yaml").read_text("utf-8"))
-    return found
-
-
 def word_list(name: str) -> frozenset[str]:
     """A list of the packaged `word_lists.yaml`, as it is written."""
-    return frozenset(_word_lists()[name].split())
+    return frozenset(packaged("medagent.evidence", "word_lists.yaml")[name].split())
 
 
 _IRREGULAR = dict(pair.split(":") for pair in word_list("irregular"))
@@ -124,18 +116,11 @@ class QuestionKind:
 @lru_cache(maxsize=1)
 def question_kinds() -> tuple[QuestionKind, ...]:
     """The kinds of the packaged file."""
-    rows = yaml.safe_load(files("medagent.evidence").joinpath("question_kinds.yaml").read_text(encoding="utf-8"))
-    return tuple(
-        QuestionKind(
-            row["kind"],
-            re.compile(row["asked"], re.IGNORECASE),
-            re.compile(row["said"], re.IGNORECASE),
-            row.get("needed", False),
-            row.get("follow_up", ""),
-            row.get("of", ""),
-        )
-        for row in rows
-    )
+
+    def read(kind: str, asked: str, said: str, **more: Any) -> QuestionKind:
+        return QuestionKind(kind, re.compile(asked, re.IGNORECASE), re.compile(said, re.IGNORECASE), **more)
+
+    return tuple(read(**row) for row in packaged("medagent.evidence", "question_kinds.yaml"))
 
 
 def asked_for(question: str) -> tuple[QuestionKind, ...]:
@@ -195,9 +180,6 @@ class Names:
                 with_word[form].append(title)
                 spelt.setdefault(folded(word), form)
         self._with_word, self._spelt = dict(with_word), spelt
-        self._by_length: dict[int, list[str]] = defaultdict(list)
-        for word in spelt:
-            self._by_length[len(word)].append(word)
 
     def __len__(self) -> int:
         return len(self._titles)
@@ -222,22 +204,8 @@ class Names:
         if len(word) < SHORTEST or not word.isalpha():  # a code is not misspelt but another
             return []
         allowed = min(3, (len(word) + 3) // 4)  # one letter in four
-        near: list[tuple[str, float]] = []
-        for length in range(len(word) - allowed, len(word) + allowed + 1):
-            found = process.extract(
-                word, self._by_length.get(length, ()), scorer=OSA.distance, score_cutoff=allowed, limit=None
-            )
-            near += [(other, distance) for other, distance, _ in found if distance < 2 or other[0] == word[0]]
-        return near
-
-
-ONLY_ENGLISH = "Only questions in English are read. Please ask it in English."
-
-
-@lru_cache(maxsize=1)
-def _common_words() -> list[frozenset[str]]:
-    lists = yaml.safe_load(files("medagent.evidence").joinpath("languages.yaml").read_text(encoding="utf-8"))
-    return [frozenset(words.split()) for words in lists]
+        found = process.extract(word, list(self._spelt), scorer=OSA.distance, score_cutoff=allowed, limit=None)
+        return [(other, distance) for other, distance, _ in found if distance < 2 or other[0] == word[0]]
 
 
 def is_other_language(question: str) -> bool:
@@ -249,7 +217,8 @@ def is_other_language(question: str) -> bool:
     words = [folded(found[0]) for found in TOKEN.finditer(question)]
     asks = bool(asked_for(question)) - bool({"\u00bf", "\u00a1"} & set(question))
     english = STOPWORDS | FRAME
+    languages = (frozenset(common.split()) for common in packaged("medagent.evidence", "languages.yaml"))
     return any(
         sum(word in common for word in words) > asks + sum(word in english - common for word in words)
-        for common in _common_words()
+        for common in languages
     )

@@ -9,8 +9,7 @@ from medagent.agent_spec import AgentSpec
 from medagent.models.base_models import check_base, model_path
 from medagent.models.causal_lm import fastest_device, load_causal_lm
 from medagent.models.fused_lora import fuse_lora
-from medagent.models.merging import form_for, merge_into
-from medagent.models.plain_lora import check_adapter, with_adapter
+from medagent.models.plain_lora import check_adapter, form_for, merge_into, with_adapter
 
 
 def base_path(folder: Path, spec: AgentSpec) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 
 Checksum = tuple[int, int]
 CHUNK = 1 << 22  # elements at a time, as each takes 8 bytes while it is counted
@@ -45,9 +44,3 @@ def place(name: str, kind: str) -> str:
     'lora_A 12'
     """
     return " ".join([kind, *re.findall(r"(?<=\.)\d+(?=\.|$)", name)])
-
-
-def of_parameters(model: Module, names: Iterable[str]) -> dict[str, Checksum]:
-    """Name -> checksum of the model's parameter of that name; names that it lacks are left out."""
-    there = dict(model.named_parameters())
-    return {name: checksum(there[name]) for name in names if name in there}

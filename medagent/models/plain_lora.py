@@ -1,19 +1,24 @@
 """Plain LoRA adapters, on linear layers that share no weight: the only ones that are loaded, merged and served.
 
 A plain adapter changes a layer by scaling * B A, and perhaps its bias. Anything else would be lost in a merge.
+
+A weight of 8 bits of mantissa cannot hold a change below 1/512 of itself. Early in training most of what a LoRA
+learns is smaller. So merges are computed in float32, and the lost share is measured after rounding to the base's dtype.
 """
 
 import json
+import math
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
-from peft import LoraConfig, PeftConfig, PeftModel
+from peft import LoraConfig, PeftModel
 from peft.tuners.lora import LoraLayer
 from peft.utils import load_peft_weights
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from medagent.errors import ConfigError
@@ -27,10 +32,11 @@ KEPT = {
     *("init_lora_weights", "lora_dropout", "loftq_config", "eva_config", "corda_config", "lora_ga_config"),
     *("qalora_group_size", "megatron_core"),
 }
+BIASES = ("all", "lora_only")
 VALUES = {
     "peft_type": ("LORA",),
     "task_type": ("CAUSAL_LM", None),
-    "bias": ("none", "all", "lora_only", None),
+    "bias": ("none", *BIASES, None),
     # The last two take a part out of the base's weights, the same part whenever they are loaded.
     "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal", "pissa", "olora"),
 }
@@ -63,14 +69,11 @@ def check_adapter(folder: Path, *, beside: bool = False) -> None:
     if found is not None:
         served = " A server adds nothing else to its base." if beside else ""
         raise ConfigError(f"{where}: found {found} in {ADAPTER_FILE}, {WANTED}.{served} {REMEDY}")
-    others = [name for name in tensors if not _is_plain(name, biases=settings.get("bias") in ("all", "lora_only"))]
+    # What a merge keeps: matrices, biases, and the weight below them, which peft writes for heads.
+    kept = (".lora_A.weight", ".lora_B.weight", ".base_layer.weight", *[".bias"] * (settings.get("bias") in BIASES))
+    others = [name for name in tensors if not name.endswith(kept)]
     if others:
         raise ConfigError(f"{where}: found the tensors {_some(others)}, {WANTED}. {REMEDY}")
-
-
-def rank_of(adapter: Path) -> int:
-    """The rank of a LoRA adapter in peft's form."""
-    return int(PeftConfig.from_pretrained(str(adapter)).r)
 
 
 def with_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
@@ -143,11 +146,82 @@ def _other_setting(settings: dict[str, object], values: Mapping[str, tuple[objec
     return None
 
 
-def _is_plain(name: str, *, biases: bool) -> bool:
-    """Whether a merge keeps it: a matrix, a bias, or the weight below them, which peft writes for heads."""
-    plain = (".lora_A.weight", ".lora_B.weight", ".base_layer.weight")
-    return name.endswith(plain) or (biases and name.endswith(".bias"))
-
-
 def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+MAX_MERGE_LOST = 0.05
+NEGLIGIBLE = 1e-6  # of the weights' own norm; rounding to float32 takes 3e-8
+Form = Literal["merged", "adapter"]
+
+
+def form_for(dtype: str, *, quantised: bool = False) -> Form:
+    """How a policy is sampled by default: merged if the base is in float32, else with the adapter beside the base.
+
+    Rounding to float32 loses a share that cannot be measured. Nothing can be merged into a base in 4 bits.
+    """
+    return "merged" if dtype == "float32" and not quantised else "adapter"
+
+
+@dataclass
+class MergeLoss:
+    """The share of an adapter's change that rounding takes, over all layers merged so far.
+
+    It is ||(merged - W) - delta|| / ||delta||, with Frobenius norms over all layers together.
+    """
+
+    lost: float = 0.0
+    whole: float = 0.0
+    base: float = 0.0
+
+    @torch.no_grad()
+    def merge(self, weight: Tensor, delta: Tensor) -> Tensor:
+        """W + delta W in W's dtype, added in float32; both have one shape, and the loss is counted."""
+        exact, change = weight.float(), delta.float()
+        merged = (exact + change).to(weight.dtype)
+        self.lost += float((merged.float() - exact - change).double().square().sum())
+        self.whole += float(change.double().square().sum())
+        self.base += float(exact.double().square().sum())
+        return merged
+
+    @property
+    def share(self) -> float:
+        """Between 0 and about 1; 0 for an adapter that changes nothing."""
+        return (self.lost / self.whole) ** 0.5 if self.whole else 0.0
+
+    def require(self, most: float, *, where: str, remedy: str) -> None:
+        """Refuse a merge that lost more than `most`, or that is not finite.
+
+        A loss below `NEGLIGIBLE` of the weights passes: so small a change is none, whichever part of it is left.
+
+        Raises:
+            ConfigError: with `where` it was made and the `remedy`.
+        """
+        if not math.isfinite(self.share):
+            raise ConfigError(
+                f"{where}: found merged weights that are not finite, wanted finite ones. The adapter or its base is "
+                "damaged, or their sum is too large for the base's dtype: go back to an earlier checkpoint, or take "
+                "dtype float32."
+            )
+        if self.share > most and self.lost > NEGLIGIBLE**2 * self.base:
+            raise ConfigError(
+                f"{where}: merging loses {self.share:.0%} of the adapter to rounding, wanted at most {most:.0%}. "
+                f"{remedy}"
+            )
+
+
+@torch.no_grad()
+def merge_into(model: nn.Module) -> MergeLoss:
+    """Replace every LoRA layer in `model` by its base layer with the change merged in; returns the loss.
+
+    Layers of a base in 4 bits must be dequantised first. `models.plain_lora` says which adapters can be merged.
+    """
+    loss = MergeLoss()
+    for name, layer in lora_layers(model):
+        base = layer.get_base_layer()
+        (adapter,) = layer.lora_A  # one adapter, as agents have
+        weight: Tensor = base.weight  # type: ignore[assignment]
+        weight.copy_(loss.merge(weight, layer.get_delta_weight(adapter)))  # type: ignore[attr-defined]
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, base)
+    return loss

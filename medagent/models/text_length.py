@@ -5,7 +5,6 @@ token. The keys of a cache were rotated by the former ones. A table of positions
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from transformers import PretrainedConfig
 
@@ -35,7 +34,8 @@ def longest_text(config: PretrainedConfig) -> LongestText | None:
     """
     settings, longest = config.get_text_config(decoder=True).to_dict(), stated_positions(config)
     found: list[LongestText] = []
-    ropes = _ropes(settings)
+    rope = settings.get("rope_parameters") or {}  # one, or one per type of layer
+    ropes = [rope] if "rope_type" in rope else [each for each in rope.values() if isinstance(each, dict)]
     for rope in ropes:
         kind = str(rope.get("rope_type"))
         if "dynamic" in kind and longest is not None:
@@ -105,13 +105,3 @@ def stated_positions(config: PretrainedConfig) -> int | None:
     name = decoder.attribute_map.get("max_position_embeddings", "max_position_embeddings")
     stated = decoder.to_dict().get(name)
     return None if stated is None else int(stated)
-
-
-def _ropes(settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rotary settings: one, or one per type of layer."""
-    rope = settings.get("rope_parameters")
-    if not isinstance(rope, dict) or not rope:
-        return []
-    if "rope_type" in rope:
-        return [rope]
-    return [each for each in rope.values() if isinstance(each, dict)]

@@ -14,16 +14,16 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from medagent.call_syntax import THOUGHTS
+from medagent.call_syntax import THOUGHTS, read_turn
 from medagent.errors import ConfigError
 from medagent.models.chat_template import day_of, render
 from medagent.tool_calls import Message, ToolCall
 
 _MARK = '\u2063{}"\u2063'  # the quotation mark shows whether the template writes a text as JSON
 _MARKS = re.compile('(\u2063\\d+\\\\?"\u2063)')
-_MARK_AS_JSON = "\\u2063"
 _THOUGHTS = "reasoning_content", "thinking"  # of Qwen and most others, and of gpt-oss
-_CALL_ID = "abcdefghi"  # nine letters or digits, as Mistral's templates want
+_CALL_ID = "call{number:05}"  # nine letters or digits, as Mistral's templates want
+_KIMI_ID = "functions.{name}:{number}"  # which the template writes in place of the name
 _PLAIN = re.compile(r"[\w.$-]{1,64}", re.ASCII)
 _CALL_ENDS = re.compile(r"[\"'}\])]*(?:\s{0,9}(?:</[^>\n]+>|```|[}\])]))*")
 _REMEDY = "Use medagent.protocol.TagProtocol with this model."
@@ -57,29 +57,21 @@ class ToolTemplate:
             ConfigError: there is no template, or it refuses, drops or repeats one of these texts.
         """
         texts: list[tuple[str, int]] = []
-        known = [str(function["function"]["name"]) for function in self.functions]
-        said = [
-            _as_template_wants(message, partial(_marked, number=number, texts=texts), known)
-            for number, message in enumerate(messages)
-        ]
+        said = self._told(messages, lambda value, number: _marked(value, number, texts))
         in_messages = len(texts)
-        offered = [_described(function, texts) for function in self.functions]
-        rendered = _rendered(
-            self.tokenizer,
-            str(self.tokenizer.chat_template or ""),
-            self.date,
-            json.dumps(said),
-            json.dumps(offered),
-            in_messages,
-            turn_follows,
-        )
-        found: list[str | Slot] = []
-        for part in _MARKS.split(rendered):
+        dialogue = json.dumps([said, _marked(self.functions, -1, texts)])
+        found, numbers = list[str | Slot](), list[int]()
+        for part in _MARKS.split(_rendered(self.tokenizer, self._chat_template, self.date, dialogue, turn_follows)):
             if _MARKS.fullmatch(part):
-                text, message = texts[int(part[1:-2].rstrip("\\"))]
-                found.append(Slot(text, message, "\\" in part))
+                numbers.append(int(part[1:-2].rstrip("\\")))
+                found.append(Slot(*texts[numbers[-1]], "\\" in part))
             elif part:
                 found.append(part)
+        shown = sorted(number for number in numbers if number < in_messages)
+        wrong = shown != list(range(in_messages))
+        if wrong or len(texts) > in_messages == len(numbers):
+            does, what = "repeats" if len(shown) > in_messages else "drops", "messages" if wrong else "tools"
+            raise ConfigError(f"native tool calls: the chat template {does} {what}. {_REMEDY}")
         return found
 
     def text(self, messages: Sequence[Message], *, turn_follows: bool = True) -> str:
@@ -88,12 +80,40 @@ class ToolTemplate:
         Raises:
             ConfigError: the template refuses them.
         """
-        template = str(self.tokenizer.chat_template or "")
-        known = [str(function["function"]["name"]) for function in self.functions]
-        said = [
-            _as_template_wants(_with_thought(message, template), lambda value: value, known) for message in messages
-        ]
-        return _render(self.tokenizer, said, list(self.functions), self.date, turn_follows)
+        if not any(name in self._chat_template for name in _THOUGHTS):  # it knows no place for thoughts but the content
+            messages = [replace(each, content=_thinking(each) + each.content, thought="") for each in messages]
+        dialogue = json.dumps([self._told(messages, lambda value, number: value), list(self.functions)])
+        return _rendered.__wrapped__(self.tokenizer, self._chat_template, self.date, dialogue, turn_follows)
+
+    @property
+    def _chat_template(self) -> str:
+        return str(self.tokenizer.chat_template or "")
+
+    def _told(self, messages: Sequence[Message], put: Callable[[Any, int], Any]) -> list[dict[str, Any]]:
+        """The messages as chat templates take them; `put` replaces what each says. A turn's calls have own ids."""
+        names = [str(function["function"]["name"]) for function in self.functions]
+        id_of = _KIMI_ID if "<|tool_call_argument_begin|>" in self._chat_template else _CALL_ID
+        told, waiting = list[dict[str, Any]](), list[str]()  # ids of calls without a result so far
+        for number, message in enumerate(messages):
+            name = _plain_name(message.name, names)
+            made: dict[str, Any] = {"role": message.role, "content": put(message.content, number)}
+            if message.role == "tool":
+                made |= {"name": name, "tool_call_id": waiting.pop(0) if waiting else id_of.format(name=name, number=0)}
+            if message.thought:
+                made |= dict.fromkeys(_THOUGHTS, put(message.thought, number))
+            if message.calls:
+                called = [(_plain_name(call.name, names), put(dict(call.arguments), number)) for call in message.calls]
+                waiting = [id_of.format(name=each, number=place) for place, (each, _) in enumerate(called)]
+                made["tool_calls"] = [
+                    {"id": id_, "type": "function", "function": {"name": each, "arguments": arguments}}
+                    for id_, (each, arguments) in zip(waiting, called, strict=True)
+                ]
+            told.append(made)
+        return told
+
+    def read(self, text: str) -> Message:
+        """A turn of the assistant as sampled, without its end."""
+        return read_turn(text, self.functions, getattr(self.tokenizer, "response_template", None))
 
     def after_turn(self, messages: Sequence[Message]) -> tuple[str, list[str | Slot]]:
         """The text that ends a turn of the assistant, and the parts of the messages that follow it.
@@ -132,7 +152,7 @@ class ToolTemplate:
             usual = self.turn_end()
             if usual in common:
                 return usual
-            end = self._last_added(common)
+            end = max(self._added(common), key=common.rindex, default="")
             if end and not self._between_calls(called[0], end):
                 return end
             gap = gap[len(common) :] if end else gap[len(_CALL_ENDS.match(gap)[0]) :]  # type: ignore[index]
@@ -147,10 +167,7 @@ class ToolTemplate:
         before = "".join(p.text if isinstance(p, Slot) else p for p in self.parts([Message("user", "x")]))
         parts = self.parts([Message("user", "x"), message], turn_follows=False)
         whole = "".join(p.written(p.text) if isinstance(p, Slot) else p for p in parts)
-        start = next(
-            (at for at, (one, other) in enumerate(zip(before, whole, strict=False)) if one != other), len(before)
-        )
-        text, opened = whole[start:], self.opened()
+        text, opened = whole[_shared(before, whole) :], self.opened()
         end = self.turn_end([call.name for call in message.calls][:1])
         text = (text[: text.rindex(end)] if end in text else text).rstrip()
         closes = next((end for start, end in THOUGHTS if opened.startswith(start)), "")
@@ -172,14 +189,10 @@ class ToolTemplate:
         behind = parts[last + 1] if last + 1 < len(parts) else ""
         return behind if isinstance(behind, str) else ""
 
-    def _ids(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    def _common(self, first: str, second: str) -> str:
-        """The tokens with which both texts begin, as text."""
-        pairs = list(zip(self._ids(first), self._ids(second), strict=False))
-        same = next((at for at, (one, other) in enumerate(pairs) if one != other), len(pairs))
-        return str(self.tokenizer.decode([one for one, _ in pairs[:same]], clean_up_tokenization_spaces=False))
+    def _common(self, *texts: str) -> str:
+        """The tokens with which two texts begin, as text."""
+        one, other = (self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
+        return str(self.tokenizer.decode(one[: _shared(one, other)], clean_up_tokenization_spaces=False))
 
     def _added(self, text: str) -> list[str]:
         names = [str(token) for token in self.tokenizer.added_tokens_decoder.values()]
@@ -188,8 +201,11 @@ class ToolTemplate:
     def _first_added(self, text: str) -> str:
         return min(self._added(text), key=text.index, default="")
 
-    def _last_added(self, text: str) -> str:
-        return max(self._added(text), key=text.rindex, default="")
+
+def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many elements both begin with."""
+    same = (at for at, (mine, its) in enumerate(zip(one, other, strict=False)) if mine != its)
+    return next(same, min(len(one), len(other)))
 
 
 def _turn(called: Sequence[str]) -> list[Message]:
@@ -198,40 +214,34 @@ def _turn(called: Sequence[str]) -> list[Message]:
     return [Message("user", "x"), Message("assistant", "" if calls else "x", calls=calls)]
 
 
-def _as_template_wants(message: Message, put: Callable[[Any], Any], known: Sequence[str]) -> dict[str, Any]:
-    made: dict[str, Any] = {"role": message.role, "content": put(message.content)}
-    if message.role == "tool":
-        made |= {"name": _plain_name(message.name, known), "tool_call_id": _CALL_ID}
-    if message.thought:
-        made |= dict.fromkeys(_THOUGHTS, put(message.thought))
-    if message.calls:
-        called = [
-            {"name": _plain_name(call.name, known), "arguments": put(dict(call.arguments))} for call in message.calls
-        ]
-        made["tool_calls"] = [{"id": _CALL_ID, "type": "function", "function": each} for each in called]
-    return made
+def _thinking(message: Message) -> str:
+    return f"<think>\n{message.thought}\n</think>\n\n" if message.thought else ""
 
 
-def _with_thought(message: Message, template: str) -> Message:
-    """The message with its thought in the content, where the template knows no other place for it."""
-    if not message.thought or any(name in template for name in _THOUGHTS):
-        return message
-    return replace(message, content=f"<think>\n{message.thought}\n</think>\n\n{message.content}", thought="")
+def _marked(value: Any, number: int, texts: list[tuple[str, int]], key: str = "") -> Any:
+    """The value with a mark in place of each text, which is kept in `texts`, but for names and types of functions.
 
-
-def _marked(value: Any, number: int, texts: list[tuple[str, int]]) -> Any:
-    """The value with a mark in place of each text, which is kept in `texts`."""
-    if isinstance(value, str):
-        if not value:
-            return value
-        texts.append((value, number))
-        return _MARK.format(len(texts) - 1)
+    Raises:
+        ConfigError: a name of a function (`number` -1) has other signs than those of a word.
+    """
     if isinstance(value, Mapping):
+        named = [*value, value.get("name", "x")] if number < 0 else ()
+        if odd := [name for name in named if isinstance(name, str) and not _PLAIN.fullmatch(name)]:
+            raise ConfigError(
+                f"tools: found the name {odd[0][:80]!r} of a tool or a parameter, wanted letters, digits and _.-$. "
+                "Rename it, or leave the tool out."
+            )
         return {
-            key if _PLAIN.fullmatch(key) else _marked(key, number, texts): _marked(each, number, texts)
-            for key, each in value.items()
+            name if _PLAIN.fullmatch(name) else _marked(name, number, texts): _marked(each, number, texts, name)
+            for name, each in value.items()
         }
-    return [_marked(each, number, texts) for each in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_marked(each, number, texts, key) for each in value]
+    kept = number < 0 and key in ("name", "type", "required") and _PLAIN.fullmatch(str(value))
+    if not isinstance(value, str) or not value or kept:
+        return value
+    texts.append((value, number))
+    return _MARK.format(len(texts) - 1)
 
 
 def _plain_name(name: str, known: Sequence[str]) -> str:
@@ -239,62 +249,19 @@ def _plain_name(name: str, known: Sequence[str]) -> str:
     return name if name in known or _PLAIN.fullmatch(name) else next(iter(known), "unknown")
 
 
-def _described(value: Any, texts: list[tuple[str, int]], key: str = "") -> Any:
-    """A function's schema with a mark in place of each text but names and types.
-
-    Raises:
-        ConfigError: a name has other signs than those of a word.
-    """
-    if isinstance(value, Mapping):
-        odd = [
-            name for name in (*value, value.get("name", "x")) if isinstance(name, str) and not _PLAIN.fullmatch(name)
-        ]
-        if odd:
-            raise ConfigError(
-                f"tools: found the name {odd[0][:80]!r} of a tool or a parameter, wanted letters, digits and _.-$. "
-                "Rename it, or leave the tool out."
-            )
-        return {name: _described(each, texts, name) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_described(each, texts, key) for each in value]
-    kept = key in ("name", "type", "required") and _PLAIN.fullmatch(str(value))
-    return _marked(value, -1, texts) if isinstance(value, str) and not kept else value
-
-
-def _render(
-    tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, Any]], functions: list[Any], date: str, follows: bool
-) -> str:
-    if not tokenizer.chat_template:
+@lru_cache(maxsize=1024)
+def _rendered(tokenizer: PreTrainedTokenizerBase, template: str, date: str, dialogue: str, turn_follows: bool) -> str:
+    """The template's text of messages and functions, given as JSON; it is the same for all texts behind marks."""
+    if not template:
         raise ConfigError(f"native tool calls: the model's tokenizer has no chat template. {_REMEDY}")
-    write = partial(render, tokenizer, day=day_of(date), tools=functions or None, add_generation_prompt=follows)
+    messages, functions = json.loads(dialogue)
+    write = partial(render, tokenizer, day=day_of(date), tools=functions or None, add_generation_prompt=turn_follows)
     try:
         try:
             return write(messages)
         except TypeError:  # the template wants arguments as JSON
-            messages = json.loads(json.dumps(messages))
             for call in (call for message in messages for call in message.get("tool_calls", ())):
                 call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
             return write(messages)
     except Exception as error:  # a template is a program of the model's makers and may raise anything
         raise ConfigError(f"native tool calls: the chat template refuses the dialogue ({error}). {_REMEDY}") from error
-
-
-@lru_cache(maxsize=1024)
-def _rendered(
-    tokenizer: PreTrainedTokenizerBase,
-    template: str,
-    date: str,
-    messages: str,
-    functions: str,
-    in_messages: int,
-    turn_follows: bool,
-) -> str:
-    """The template's text of marked messages; it is the same for all texts in their places."""
-    text = _render(tokenizer, json.loads(messages), json.loads(functions), date, turn_follows)
-    found = [int(mark[1:-2].rstrip("\\")) for mark in _MARKS.findall(text)]
-    said = sorted(number for number in found if number < in_messages)
-    if said != list(range(in_messages)) or (_MARK_AS_JSON in functions and len(found) == in_messages):
-        what = "messages" if said != list(range(in_messages)) else "tools"
-        does = "repeats" if len(said) > in_messages else "drops"
-        raise ConfigError(f"native tool calls: the chat template {does} {what}. {_REMEDY}")
-    return text

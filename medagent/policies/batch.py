@@ -265,7 +265,13 @@ class Batch:
     def _goes_on(self, row: TurnRow, token: int, logprob: float) -> bool:
         # A score that is nan or +inf, or a row that is -inf throughout, makes every log-prob of the row nan.
         if not math.isfinite(logprob):
-            row.fail(_not_finite(row))
+            error = (
+                f"dialogue with seed {row.dialogue.seed}, turn {row.dialogue.turn}, token {len(row.token_ids)}: the "
+                "model's scores hold no distribution (nan or infinite), wanted finite numbers. Its weights are damaged "
+                "or its dtype overflows: go back to an earlier checkpoint, lower the learning rate, or set dtype to "
+                "bfloat16 or float32."
+            )
+            row.fail(PolicyError(error))
             return False
         row.token_ids.append(token)
         row.logprobs.append(logprob)
@@ -303,11 +309,3 @@ def groups_of_like_length(lengths: Sequence[int]) -> list[tuple[int, int]]:
             start, widest, total = slot, 0, 0
         widest, total = max(widest, length), total + length
     return [*groups, (start, len(lengths))]
-
-
-def _not_finite(row: TurnRow) -> PolicyError:
-    return PolicyError(
-        f"dialogue with seed {row.dialogue.seed}, turn {row.dialogue.turn}, token {len(row.token_ids)}: the model's "
-        "scores hold no distribution (nan or infinite), wanted finite numbers. Its weights are damaged or its dtype "
-        "overflows: go back to an earlier checkpoint, lower the learning rate, or set dtype to bfloat16 or float32."
-    )

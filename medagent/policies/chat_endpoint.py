@@ -15,13 +15,14 @@ import httpx
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from medagent.call_syntax import call_of, query_of
 from medagent.errors import EndpointError, PolicyError
 from medagent.pieces import TOOL_CALL, Block
 from medagent.policies.http_endpoint import Endpoint, status_of
 from medagent.policies.turn_ends import first_end
 from medagent.policy import Policy, SampledTurn, Session, TurnStop
 from medagent.protocol import TagProtocol
-from medagent.tool_calls import SEARCH_FUNCTION, query_of
+from medagent.tool_calls import SEARCH_FUNCTION
 from medagent.types import Limits, Usage
 
 REMOTE_LIMITS = Limits(max_turns=6, max_turn_tokens=1024, max_observation_tokens=8_000, max_total_tokens=120_000)
@@ -84,7 +85,10 @@ class RemotePolicy(Policy):
         """One call of the endpoint: the first choice."""
         endpoint = self.endpoint
         while True:
-            asked = self._accepted(body)
+            asked = {**body, **self.parameters}
+            if _LENGTH[0] in self.refused and _LENGTH[0] in asked:
+                asked[_LENGTH[1]] = asked.pop(_LENGTH[0])
+            asked = {name: value for name, value in asked.items() if name not in self.refused}
             answer = await endpoint.post("chat/completions", asked)
             status = status_of(answer)
             if status == 200:
@@ -97,13 +101,6 @@ class RemotePolicy(Policy):
             if _TOO_LONG.search(answer.text):
                 return ChatReply("", "", TurnStop.LENGTH)
         raise endpoint.refusal(answer, self.model)
-
-    def _accepted(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The request in the words that the model takes."""
-        asked = {**body, **self.parameters}
-        if _LENGTH[0] in self.refused and _LENGTH[0] in asked:
-            asked[_LENGTH[1]] = asked.pop(_LENGTH[0])
-        return {name: value for name, value in asked.items() if name not in self.refused}
 
     def _learns_to_leave_out(self, said: str, asked: Mapping[str, Any]) -> bool:
         """Whether an error is about a parameter that was asked with and can be left out.
@@ -135,7 +132,7 @@ class RemotePolicy(Policy):
             stops = {"length": TurnStop.LENGTH, "content_filter": TurnStop.REFUSED}
             stop = stops.get(str(why), TurnStop.END_OF_TEXT)
             calls = [*(message.get("tool_calls") or ()), {"function": message.get("function_call")}]
-            call = calls[0] if stop is TurnStop.END_OF_TEXT and query_of(calls[0]) else None
+            call = calls[0] if stop is TurnStop.END_OF_TEXT and query_of(call_of(calls[0])) else None
             first = ((choice.get("logprobs") or {}).get("content") or [{}])[0].get("top_logprobs") or ()
             likeliest = tuple((str(each["token"]), float(each["logprob"])) for each in first)
             return ChatReply(_valid(text), _valid(thought), stop, _usage(body.get("usage")), call, likeliest)
@@ -211,7 +208,7 @@ class RemoteSession(Session):
         )
         text, stop = reply.text, reply.stop
         if reply.call and self._blocks:  # of several calls the first is answered, and no other is kept
-            text = self._blocks[0].around(query_of(reply.call))
+            text = self._blocks[0].around(query_of(call_of(reply.call)))
             self._called = str(reply.call.get("id") or "call")
         if stop is TurnStop.LENGTH and not text.strip() and reply.thought:
             text = TagProtocol.think.start + reply.thought  # cut off while it thought
@@ -227,9 +224,6 @@ class RemoteSession(Session):
             self._messages.append({"role": "assistant", "content": reply.text, "tool_calls": [call]})
         ids = tuple(self._policy.tokenizer(text, add_special_tokens=False)["input_ids"])
         return SampledTurn(ids, (0.0,) * len(ids), text, stop, usage=reply.usage)
-
-    def close(self) -> None:
-        """See `Session.close`."""
 
 
 def _closed(text: str, blocks: tuple[Block, ...]) -> str:

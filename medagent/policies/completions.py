@@ -8,7 +8,7 @@ another reads the dialogue from the beginning.
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
@@ -36,9 +36,14 @@ REST_S = 30.0  # seconds until a replica that did not answer is asked again
 
 @dataclass
 class HttpCompletions:
-    """Completions in the form of OpenAI's API, with token ids for the prompt, from an HTTP endpoint."""
+    """Completions in the form of OpenAI's API, with token ids for the prompt, from an HTTP endpoint.
+
+    It is a replica of one policy, with its number of dialogues, and the monotonic time until which it is not asked.
+    """
 
     endpoint: Endpoint
+    dialogues: int = 0
+    resting_until: float = 0.0
 
     @property
     def name(self) -> str:
@@ -60,70 +65,53 @@ class HttpCompletions:
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise PolicyError(f"{self.name}: found {answer.text[:200]!r}, wanted a completion.") from error
 
-    async def disconnect(self) -> None:
-        """See `Policy.disconnect`."""
-        await self.endpoint.disconnect()
-
-
-@dataclass
-class Replica:
-    """One of the sources, its number of dialogues, and the monotonic time until which it is not asked."""
-
-    source: HttpCompletions
-    dialogues: int = 0
-    resting_until: float = 0.0
-
 
 @dataclass
 class CompletionPolicy(Policy):
-    """Samples turns from sources that all serve `model`. A new dialogue goes to the source with fewest.
+    """Samples turns from replicas that all serve `model`. A new dialogue goes to the one with fewest.
 
-    With `seeded`, each turn carries a seed that follows from the dialogue's seed. Servers that batch give equal samples
-    only as far as their arithmetic does.
+    Each turn carries a seed that follows from the dialogue's seed. Servers that batch give equal samples only as far as
+    their arithmetic does.
 
     `end_ids` are the model's end-of-turn ids: `end_token_ids` of a loaded model, or `stored_end_token_ids` of a folder
     or hub name. None means the tokenizer's alone. Our servers ignore generation_config.json, so they must be sent.
     """
 
-    sources: Sequence[HttpCompletions]
+    replicas: Sequence[HttpCompletions]
     model: str
     tokenizer: PreTrainedTokenizerBase
-    seeded: bool = True
     rest_s: float = REST_S
     end_ids: Sequence[int] | None = None
-    replicas: list[Replica] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not self.sources:
+        if not self.replicas:
             raise PolicyError("completion endpoints: none given, wanted one or more. Name them.")
-        self.replicas = [Replica(source) for source in self.sources]
         self.end_ids = end_token_ids(self.tokenizer) if self.end_ids is None else self.end_ids
 
     def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> "CompletionSession":
         return CompletionSession(self, seed=seed, temperature=temperature, blocks=blocks)
 
     async def disconnect(self) -> None:
-        for source in self.sources:
-            await source.disconnect()
+        for replica in self.replicas:
+            await replica.endpoint.disconnect()
 
-    def take(self) -> Replica:
+    def take(self) -> HttpCompletions:
         """The answering replica with fewest dialogues. If none answers, it is the one that has rested longest."""
         now = time.monotonic()
         awake = [replica for replica in self.replicas if replica.resting_until <= now]
-        chosen = (
-            min(awake, key=lambda replica: replica.dialogues)
-            if awake
-            else min(self.replicas, key=lambda replica: replica.resting_until)
-        )
+        if awake:
+            chosen = min(awake, key=lambda replica: replica.dialogues)
+        else:
+            chosen = min(self.replicas, key=lambda replica: replica.resting_until)
         chosen.dialogues += 1
         return chosen
 
-    async def complete(self, replica: Replica, body: dict[str, Any]) -> tuple[Replica, dict[str, Any]]:
+    async def complete(self, replica: HttpCompletions, body: dict[str, Any]) -> tuple[HttpCompletions, dict[str, Any]]:
         """The first choice for a body, and the replica that gave it. If a replica is gone, the next is asked."""
         last: EndpointGoneError | None = None
         for _ in self.replicas:
             try:
-                return replica, await replica.source.complete(body)
+                return replica, await replica.complete(body)
             except EndpointGoneError as gone:
                 last = gone
                 replica.resting_until = time.monotonic() + self.rest_s
@@ -141,7 +129,7 @@ class CompletionSession(Session):
         self._ends = TurnEnds.of(policy.tokenizer, blocks, policy.end_ids or ())
         self._token_ids: list[int] = []
         self._read, self._turn = 0, 0  # tokens that have been sent
-        self._replica: Replica | None = None
+        self._replica: HttpCompletions | None = None
         self._name = uuid4().hex
 
     def append(self, token_ids: list[int]) -> None:
@@ -166,7 +154,7 @@ class CompletionSession(Session):
             "logprobs": 0,
             "return_token_ids": True,
             "session_id": self._name,
-            **({"seed": turn_seed(self._seed, self._turn)} if policy.seeded else {}),
+            "seed": turn_seed(self._seed, self._turn),
         }
         answered, choice = await policy.complete(replica, body)
         if answered is not replica:
@@ -184,7 +172,7 @@ class CompletionSession(Session):
 
     def _sampled(self, choice: dict[str, Any], max_tokens: int) -> tuple[list[int], list[float]]:
         assert self._replica is not None
-        name = self._replica.source.name
+        name = self._replica.name
         token_ids = choice.get("token_ids")
         logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
         if not token_ids or logprobs is None or len(logprobs) != len(token_ids) or len(token_ids) > max_tokens:

@@ -98,10 +98,10 @@ def _cache_shape(model: PreTrainedModel, name: str) -> tuple[int, int, int, torc
     ids = torch.arange(PROBE_TOKENS, device=model.device)[None]
     try:
         hidden_states(model, input_ids=ids, past_key_values=cache, use_cache=True)
-        written = [_written(layer) for layer in cache.layers]
-    except Exception as error:  # code of any family may raise anything
+        layers: list[Any] = cache.layers
+        found = {(tuple(layer.keys.shape), tuple(layer.values.shape), layer.keys.dtype) for layer in layers}
+    except Exception as error:  # code of any family may raise anything, and its layers may hold no keys
         raise refusal(name, f"it cannot write an ordinary KV cache ({error!r})") from error
-    found = {(tuple(keys.shape), tuple(values.shape), keys.dtype) for keys, values in written}
     if not found:
         raise refusal(name, "it writes no KV cache")
     if len(found) > 1:
@@ -110,13 +110,7 @@ def _cache_shape(model: PreTrainedModel, name: str) -> tuple[int, int, int, torc
     keys, values, dtype = found.pop()
     if keys != values or len(keys) != 4 or keys[0] != 1 or keys[2] != PROBE_TOKENS:
         raise refusal(name, f"it writes keys of shape {keys} and values of shape {values}, wanted the same for both")
-    return len(written), keys[1], keys[3], dtype
-
-
-def _written(layer: object) -> tuple[Tensor, Tensor]:
-    if not isinstance(layer, CacheLayerMixin) or layer.keys is None or layer.values is None:
-        raise TypeError(f"a layer writes {type(layer).__name__}, wanted keys and values")
-    return layer.keys, layer.values
+    return len(layers), keys[1], keys[3], dtype
 
 
 def refusal(name: str, reason: str) -> PolicyError:

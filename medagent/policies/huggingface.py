@@ -59,9 +59,6 @@ class HFPolicy(Policy):
             self._open.add(session.dialogue)
         return session
 
-    async def disconnect(self) -> None:
-        """See `Policy.disconnect`: nothing belongs to the loop."""
-
     @torch.no_grad()
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Overwrite parameters by name; refused while sessions hold a KV cache of the old weights."""

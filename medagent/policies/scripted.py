@@ -21,9 +21,6 @@ class ScriptedPolicy(Policy):
         """See `Policy.open`; seed and temperature change nothing."""
         return ScriptedSession(self.tokenizer, self._script, blocks)
 
-    async def disconnect(self) -> None:
-        """See `Policy.disconnect`: there is nothing."""
-
 
 class ScriptedSession(Session):
     """A dialogue with a `ScriptedPolicy`."""
@@ -44,6 +41,3 @@ class ScriptedSession(Session):
         turn = self._ends.cut(ids, [0.0] * len(ids), max_tokens=max_tokens, otherwise=TurnStop.END_OF_TEXT)
         self._read += turn.token_ids
         return turn
-
-    def close(self) -> None:
-        """See `Session.close`."""

@@ -42,17 +42,14 @@ def check_sampling(sampler: Sampler) -> None:
     finally:
         if window is not None:
             config.sliding_window = window
-    if gap > _tolerance(sampler.model.dtype):
+    dtype = sampler.model.dtype
+    coarse = torch.cuda.is_available() and torch.get_float32_matmul_precision() != "highest"
+    if gap > ROUNDING.get(torch.float16 if coarse and dtype is torch.float32 else dtype, ROUNDING[torch.bfloat16]):
         raise refusal(
             name,
             f"its scores in a batch with a cache differ from those of a plain pass by {gap:.2g} of their spread: it "
             "ignores the mask, the positions or the cache that it is given, or was left in training mode",
         )
-
-
-def _tolerance(dtype: torch.dtype) -> float:
-    coarse = torch.cuda.is_available() and torch.get_float32_matmul_precision() != "highest"
-    return ROUNDING.get(torch.float16 if coarse and dtype is torch.float32 else dtype, ROUNDING[torch.bfloat16])
 
 
 @torch.no_grad()
@@ -84,12 +81,9 @@ def _gap(sampler: Sampler) -> float:
             end = after[batch.slot_of(rows[index])]
             shares[index][min(number, 2)].append(_share(project(sampler.model, hidden_NH[end - count : end]), wanted))
             read[index] += count
-    return max(_low(torch.cat(found)) for row in shares for found in row)
-
-
-def _low(shares_T: Tensor) -> float:
-    later = shares_T[len(shares_T) // 2 :].sort().values
-    return float(later[len(later) // 4])
+    whole = [torch.cat(found) for row in shares for found in row]
+    later = [shares_T[len(shares_T) // 2 :].sort().values for shares_T in whole]
+    return max(float(shares_T[len(shares_T) // 4]) for shares_T in later)
 
 
 def _steps(longest: LongestText | None) -> tuple[tuple[int, int], ...]:

@@ -13,18 +13,21 @@ from typing import Any, Literal
 import numpy as np
 
 from medagent.agent import Agent, Job
-from medagent.errors import MedagentError, PolicyError
+from medagent.errors import EndpointError, MedagentError, PolicyError
 from medagent.evidence.answers import Answer, Steps, answer_job
 from medagent.evidence.check import EvidenceCheck
+from medagent.policies.chat_endpoint import RemotePolicy
+from medagent.policies.http_endpoint import USUAL_REST_S
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.retrieval.passages import Hit
-from medagent.serving.model_server import hasten, raise_too_slow
+from medagent.serving.errors import OverloadedError, TooLongError, TooSlowError
 from medagent.serving.settings import AdmissionLimits
 
 SEARCH_RETRIES = 2  # somebody waits
 USUAL_S = 10.0  # an answer's time before any was given
+PATIENCE_S = 5.0  # the longest wait at an endpoint's limit
 
 
 @dataclass(frozen=True)
@@ -36,22 +39,6 @@ class Event:
 
     kind: Literal["id", "waiting", "turn", "answer", "error"]
     data: dict[str, Any]
-
-
-class OverloadedError(MedagentError):
-    """Too many questions; `retry_after_s` says when there may be room."""
-
-    def __init__(self, what: str, retry_after_s: int) -> None:
-        super().__init__(f"{what} Try again in {retry_after_s} s.")
-        self.retry_after_s = retry_after_s
-
-
-class TooSlowError(MedagentError):
-    """An answer took longer than is allowed."""
-
-
-class TooLongError(MedagentError):
-    """The question leaves the agent no room to answer."""
 
 
 @dataclass
@@ -112,7 +99,9 @@ class Admission:
     def __post_init__(self, first: Agent) -> None:
         """Searches share the batches of one batcher."""
         self._places = asyncio.Semaphore(self.limits.max_running)
-        hasten(first.policy)
+        if isinstance(first.policy, RemotePolicy):  # which is to give up soon
+            endpoint = first.policy.endpoint
+            endpoint.retries, endpoint.patience_s = min(1, endpoint.retries), PATIENCE_S
         self._current = _InUse(first, first.search_batcher(retries=SEARCH_RETRIES))
 
     @property
@@ -216,10 +205,12 @@ class Admission:
                         on_turn=lambda turn: events.put_nowait(Event("turn", tell(turn))),
                     )
         except TimeoutError as error:
-            raise_too_slow(self.agent.policy, self.limits.timeout_s)
-            raise TooSlowError(
-                f"no answer within {self.limits.timeout_s:g} s. Ask again later, or ask something shorter."
-            ) from error
+            policy, told = self.agent.policy, f"no answer within {self.limits.timeout_s:g} s."
+            if isinstance(policy, RemotePolicy):
+                policy.endpoint.works = False
+                failed, rest_s = f"endpoint {policy.url}: {told}", round(USUAL_REST_S)
+                raise EndpointError(failed, host=policy.endpoint.host, retry_after_s=rest_s) from error
+            raise TooSlowError(f"{told} Ask again later, or ask something shorter.") from error
         except (MedagentError, RetrievalError):
             raise
         except Exception as failure:  # an engine's own error, such as no memory left, becomes one of the project's
@@ -250,15 +241,13 @@ class Admission:
 
     def refuse_too_many(self, asker: str = "") -> None:
         """Raise `OverloadedError` where `start` would; for work that comes before it."""
-        if self.full:
+        own = self._asking[asker] if asker else 0
+        if self.full or own >= self.limits.max_per_key:
             self.outcomes["overloaded"] += 1
-            raise OverloadedError(f"{self.waiting} questions wait.", self.retry_after_s())
-        if asker and self._asking[asker] >= self.limits.max_per_key:
-            self.outcomes["overloaded"] += 1
-            raise OverloadedError(
-                f"{self._asking[asker]} questions of this token are not answered yet, which is its limit.",
-                self.retry_after_s(),
-            )
+            wait_s = self.retry_after_s()
+            limit = f"{own} questions of this token are not answered yet, which is its limit."
+            told = f"{self.waiting} questions wait." if self.full else limit
+            raise OverloadedError(f"{told} Try again in {wait_s} s.", retry_after_s=wait_s)
 
     @asynccontextmanager
     async def _taken(self) -> AsyncIterator[_InUse]:

@@ -21,16 +21,15 @@ from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import Filter
 from medagent.serving import openai_form as openai
 from medagent.serving.admission import Admission, Answering
-from medagent.serving.background import QUERY, Probe
-from medagent.serving.conversation import asks_back
+from medagent.serving.background import QUERY, Probe, check_model
+from medagent.serving.errors import ServiceError
 from medagent.serving.forms import PARAMS, REPEATED, AnswerForm, ChatForm, ResponseForm, ResponsesRequest
 from medagent.serving.mcp_tool import PATH, ask_sessions
 from medagent.serving.middleware import MAX_BODY_BYTES, Guards
-from medagent.serving.model_server import check as check_model
 from medagent.serving.page import Example, Feedback, Report, add_page, described_corpus
 from medagent.serving.records import Records
-from medagent.serving.responses import ModelError, handle_errors, refusal, said, sent, unless_gone
-from medagent.serving.rewriting import Rewriter, rewrite_by_rules
+from medagent.serving.responses import handle_errors, said, sent, unless_gone
+from medagent.serving.rewriting import Rewriter, asks_back, rewrite_by_rules
 from medagent.serving.schemas import ERRORS, AnswerRequest, AnswersShape, answers_with
 from medagent.serving.settings import LOOPBACK, AdmissionLimits
 from medagent.types import LETTERS, Question
@@ -138,7 +137,7 @@ class Service:
         """Report an answer as wrong, by its id. It is written to the operator's file with its whole rollout."""
         assert self.feedback is not None
         if not await asyncio.to_thread(self.feedback.write, body):
-            return refusal(404, "this answer is not remembered any more.", param="id")
+            raise ServiceError("this answer is not remembered any more.", status=404, param="id")
         return JSONResponse({"status": "noted"})
 
     async def chat(self, body: openai.ChatRequest, request: Request) -> Response:
@@ -160,13 +159,13 @@ class Service:
         kept, before = self.kept.setdefault(request.state.asker, {}), body.previous_response_id
         if before is not None and before not in kept:
             wrong = f"Previous response with id {before[:100]!r} not found. Send the whole conversation as input."
-            return refusal(404, wrong, param="previous_response_id", code="previous_response_not_found")
+            raise ServiceError(wrong, status=404, param="previous_response_id", code="previous_response_not_found")
         earlier = kept[before][0] if before is not None else []
         body.messages[:0] = [openai.ChatMessage(role="user", content=text) for text in earlier]
         try:
             asked = self._read(body)
-        except openai.RefusedError as refused:
-            refused.param = PARAMS.get(refused.param, refused.param)
+        except ServiceError as refused:
+            refused.param = PARAMS.get(refused.param or "", refused.param)
             raise
         form = ResponseForm(
             id=f"resp_{uuid4().hex}",
@@ -190,7 +189,7 @@ class Service:
         """A response that is kept."""
         _, form = self.kept.get(request.state.asker, {}).get(id, ((), None))
         if form is None or form.whole is None:
-            return refusal(404, f"Response with id {id!r} not found. Only the newest are kept, in memory.")
+            raise ServiceError(f"Response with id {id!r} not found. Only the newest are kept, in memory.", status=404)
         return JSONResponse(form.whole)
 
     async def agent(self) -> dict[str, Any]:
@@ -239,7 +238,8 @@ class Service:
 
     def _check_model(self, name: str) -> None:
         if name != self.name:
-            raise ModelError(f"the model {name!r} does not exist here; this is {self.name!r}.")
+            told = f"the model {name!r} does not exist here; this is {self.name!r}."
+            raise ServiceError(told, status=404, code="model_not_found", param="model")
 
     async def _start(
         self,

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from medagent.agent import Agent
+from medagent.errors import EndpointError
+from medagent.policies.chat_endpoint import RemotePolicy
+from medagent.policy import Policy
 from medagent.serving.admission import Admission
 
 log = logging.getLogger("medagent.serving")
@@ -73,6 +76,7 @@ async def trim_memory(every_s: float = EVERY_S) -> None:
 
 
 QUERY = "treatment"  # that a probe searches for
+ASKED = [{"role": "user", "content": "Reply with OK."}]  # of a model's server
 
 
 @dataclass
@@ -100,3 +104,22 @@ class Probe:
         else:
             self._works = True
         return self._works
+
+
+async def check_model(policy: Policy) -> None:
+    """Raise `EndpointError` or `httpx.HTTPError` if it is an endpoint that would take no request now.
+
+    One that answered the last is only asked for its models. Any other is asked for a few tokens.
+    """
+    if not isinstance(policy, RemotePolicy):
+        return
+    if policy.endpoint.works:
+        answer = await policy.endpoint.get("models")
+        if answer.status_code in (401, 403) or answer.status_code >= 500:
+            raise policy.endpoint.refusal(answer, policy.model)
+        return
+    try:
+        await policy.complete({"model": policy.model, "messages": ASKED, "max_tokens": 16})
+    except EndpointError as refused:
+        if refused.status not in (400, 422):  # it reads requests, and dislikes this one
+            raise

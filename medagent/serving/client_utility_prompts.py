@@ -6,7 +6,7 @@ LibreChat and Open WebUI send them as messages in English, known by their words.
 import json
 import re
 
-from medagent.serving.conversation import standing_alone
+from medagent.serving.rewriting import standing_alone
 
 _TASK = re.compile(r"^[^\w#\[]{0,20}(?:#{1,6}\s{0,3}task:|\[task\])", re.IGNORECASE)
 LOOKED_AT = 4_000  # characters of an instruction

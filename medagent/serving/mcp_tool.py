@@ -82,7 +82,7 @@ def ask_sessions(
             first = wrong.errors()[0]
             text, told = f"{'.'.join(map(str, first['loc']))}: {first['msg']}", None
         except (MedagentError, RetrievalError, sqlite3.DatabaseError) as failure:
-            text, told = failed(failure, context.request)[1]["error"]["message"], None
+            text, told = str(failed(failure, context.request)), None
         else:
             text, told = content_of(answer), answer
         content = types.TextContent(type="text", text=text)

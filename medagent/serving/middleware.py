@@ -17,11 +17,11 @@ from uuid import uuid4
 
 import h11
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from medagent.errors import ConfigError
+from medagent.serving.errors import ServiceError
 
 log = logging.getLogger("medagent.serving")
 MAX_BODY_BYTES = 1_000_000
@@ -75,22 +75,6 @@ def _host(name: str) -> str:
         return plain
 
 
-class _RefusedError(Exception):
-    """A request that the application does not see."""
-
-    def __init__(self, status: int, message: str, code: str) -> None:
-        self.status, self.message, self.code = status, message, code
-
-    def response(self) -> JSONResponse:
-        from medagent.serving.openai_form import error  # the view's server does without the service's other modules
-
-        kind = "authentication_error" if self.status == 401 else "invalid_request_error"
-        response = JSONResponse(error(self.message, kind, code=self.code), status_code=self.status)
-        if self.status == 401:
-            response.headers["WWW-Authenticate"] = "Bearer"
-        return response
-
-
 class Guards:
     """ASGI middleware that guards the service.
 
@@ -112,7 +96,8 @@ class Guards:
         headers, began, status = Headers(scope=scope), time.perf_counter(), 0
         given = headers.get("x-request-id", "")
         id_ = given if _REQUEST_ID.fullmatch(given) else uuid4().hex
-        asker = _token_of(headers) if self._tokens else ""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        asker = digest(token.strip() if scheme.lower() == "bearer" else "") if self._tokens else ""
         scope.setdefault("state", {}).update(request_id=id_, asker=asker)
         head = scope["method"] == "HEAD"  # what GET would be answered, without the body
 
@@ -138,8 +123,9 @@ class Guards:
                 return body.pop() if body else await receive()
 
             await self._app({**scope, "method": "GET"} if head else scope, listen, tell)
-        except _RefusedError as refused:
-            await refused.response()(scope, receive, tell)
+        except ServiceError as refused:
+            asks = {"WWW-Authenticate": "Bearer"} if refused.status == 401 else {}
+            await refused.response(**asks)(scope, receive, tell)
         finally:
             row = {
                 "request": id_,
@@ -147,8 +133,9 @@ class Guards:
                 "method": scope["method"],
                 "path": scope["path"],
                 "status": status,
+                "seconds": round(time.perf_counter() - began, 3),
             }
-            log.info(json.dumps({**row, "seconds": round(time.perf_counter() - began, 3)}))
+            log.info(json.dumps(row))
 
     def _check(self, headers: Headers, path: str, asker: str) -> None:
         """Refuse by the head alone. Probes, which hold no data, answer under any host name."""
@@ -157,11 +144,12 @@ class Guards:
             raise self._too_large()
         if not (path in PROBES or "*" in self._hosts or _host(headers.get("host", "")) in self._hosts):
             told = "this host name is not served. The operator names it with medagent serve --auth.allowed_hosts."
-            raise _RefusedError(400, told, "unknown_host")
+            raise ServiceError(told, code="unknown_host")
         if not self._tokens or path in OPEN_PATHS or path.startswith(OPEN_FOLDER):
             return
         if not any(hmac.compare_digest(asker, known) for known in self._tokens):
-            raise _RefusedError(401, "a bearer token is needed, or this one is not known.", "invalid_api_key")
+            told = "a bearer token is needed, or this one is not known."
+            raise ServiceError(told, status=401, type="authentication_error", code="invalid_api_key")
 
     async def _body(self, receive: Receive) -> Message:
         """The whole body in one message, or that the client has gone."""
@@ -176,17 +164,11 @@ class Guards:
                         return {"type": "http.request", "body": body, "more_body": False}
         except TimeoutError as error:
             told = f"the body did not arrive within {BODY_TIMEOUT_S:g} s."
-            raise _RefusedError(408, told, "body_too_slow") from error
+            raise ServiceError(told, status=408, code="body_too_slow") from error
         return message
 
-    def _too_large(self) -> _RefusedError:
-        return _RefusedError(413, f"the body is larger than {self._max:,} bytes.", "body_too_large")
-
-
-def _token_of(headers: Headers) -> str:
-    """The digest of the bearer token; that of nothing where there is none."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    return digest(token.strip() if scheme.lower() == "bearer" else "")
+    def _too_large(self) -> ServiceError:
+        return ServiceError(f"the body is larger than {self._max:,} bytes.", status=413, code="body_too_large")
 
 
 HEAD_TIMEOUT_S = 10.0  # from a connection, or the first byte of a further request, to the end of a request's head

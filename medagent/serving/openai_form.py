@@ -1,5 +1,6 @@
 """OpenAI's chat completions, as far as an agent supports them: messages in, completions and errors out."""
 
+import json
 import re
 import time
 import unicodedata
@@ -12,12 +13,13 @@ from pydantic_core import PydanticCustomError
 
 from medagent.evidence.emergencies import Emergencies
 from medagent.evidence.extracts import ALSO
+from medagent.retrieval.chunking import kind_line
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.mcp_server import WHERE
-from medagent.retrieval.passage_kinds import kind_line
 from medagent.retrieval.passages import replace_surrogates
 from medagent.serving.client_utility_prompts import utility_answer, without_talk
+from medagent.serving.errors import ServiceError
 from medagent.untrusted_text import is_blank
 
 MAX_CHARACTERS, MAX_EARLIER = 8_000, 12  # characters of a question; earlier ones that may complete it
@@ -48,14 +50,6 @@ def _a_filter(text: str) -> str:
 
 
 WhereText = Annotated[str, Field(max_length=2000, description=WHERE), AfterValidator(_a_filter)]
-
-
-class RefusedError(ValueError):
-    """A request that is understood and not honoured; `param` names the field that asks for it."""
-
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
-        self.param = param
 
 
 class MessagePart(BaseModel):
@@ -128,7 +122,7 @@ def read_conversation(body: ChatRequest, emergencies: Emergencies) -> Conversati
     """Read the user's last question and those before it. System messages are left out: the agent has its own.
 
     Raises:
-        RefusedError: the request asks for something that an agent does not do, or has no question.
+        ServiceError: the request asks for something that an agent does not do, or has no question.
     """
     _refuse_shapes(body)
     said = [message for message in body.messages if message.role in ("user", "assistant") and message.text]
@@ -137,7 +131,9 @@ def read_conversation(body: ChatRequest, emergencies: Emergencies) -> Conversati
     asked = [message.text for message in said if message.role == "user"]
     if last.role == "user" and last.attachments:
         kinds = ", ".join(sorted(set(last.attachments)))
-        raise RefusedError("messages", f"attachments ({kinds}) are not read here. Describe in words what they show.")
+        raise ServiceError(
+            f"attachments ({kinds}) are not read here. Describe in words what they show.", param="messages"
+        )
     ends_with_user = bool(said) and said[-1].role == "user"
     if last.role == "system" and not ends_with_user:  # as some programs ask for a summary
         utility = utility_answer("", last.text, asked)
@@ -146,13 +142,13 @@ def read_conversation(body: ChatRequest, emergencies: Emergencies) -> Conversati
     if utility is not None and emergencies.line_for(without_talk(last.text)) is None:
         return Conversation("", utility=utility)
     if not ends_with_user:
-        raise RefusedError("messages", "the last message must be the user's, and have text.")
+        raise ServiceError("the last message must be the user's, and have text.", param="messages")
     question = asked[-1]
     if is_blank(question):
-        raise RefusedError("messages", "the last message has no text that can be seen.")
+        raise ServiceError("the last message has no text that can be seen.", param="messages")
     if len(question) > MAX_CHARACTERS:
-        raise RefusedError(
-            "messages", f"the question has {len(question):,} characters, and may have {MAX_CHARACTERS:,}."
+        raise ServiceError(
+            f"the question has {len(question):,} characters, and may have {MAX_CHARACTERS:,}.", param="messages"
         )
     before = [text for text in asked[:-1] if len(text) <= MAX_CHARACTERS][-MAX_EARLIER:]
     return Conversation(question, tuple(before), tuple(asked[-MAX_HISTORY:]))
@@ -161,17 +157,19 @@ def read_conversation(body: ChatRequest, emergencies: Emergencies) -> Conversati
 def _refuse_shapes(body: ChatRequest) -> None:
     kind = (body.response_format or {}).get("type", "text")
     if kind != "text":
-        raise RefusedError("response_format", f"the format {kind!r} is not supported: answers are text with sources.")
+        raise ServiceError(
+            f"the format {kind!r} is not supported: answers are text with sources.", param="response_format"
+        )
     for name, value in (("tool_choice", body.tool_choice), ("function_call", body.function_call)):
         if value not in (None, "auto", "none"):
-            raise RefusedError(name, f"{name} {value!r} is not supported: the agent calls no tools of a client.")
+            raise ServiceError(f"{name} {value!r} is not supported: the agent calls no tools of a client.", param=name)
     for name in SHAPES:
         if (body.model_extra or {}).get(name) not in (None, False, 0, {}, "", "text"):
-            raise RefusedError(name, f"{name} is not supported: answers are text with sources.")
+            raise ServiceError(f"{name} is not supported: answers are text with sources.", param=name)
     if body.logprobs:
-        raise RefusedError("logprobs", "logprobs are not given in chat completions.")
+        raise ServiceError("logprobs are not given in chat completions.", param="logprobs")
     if body.modalities and body.modalities != ["text"]:
-        raise RefusedError("modalities", f"modalities {body.modalities} are not supported: answers are text.")
+        raise ServiceError(f"modalities {body.modalities} are not supported: answers are text.", param="modalities")
 
 
 def unused(body: ChatRequest) -> list[str]:
@@ -248,9 +246,15 @@ def _pieces(answer: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | None
 
 def thought_of(turn: dict[str, Any]) -> str:
     """A turn as a line of `reasoning_content`, by which chat programs show progress."""
-    if turn["query"] is None:
-        return ""
-    return f"Searched: {escaped(turn['query'])} ({len(turn['passages']) or 'no'} new passages)\n"
+    done = [f"Searched: {escaped(turn['query'])}"] if turn["query"] is not None else []
+    done += [f"Called: {escaped(called(call))}" for call in turn["calls"]]
+    return "; ".join(done) + f" ({len(turn['passages']) or 'no'} new passages)\n" if done else ""
+
+
+def called(call: dict[str, Any]) -> str:
+    """A call of a tool in a line, with the reason why it could not be run."""
+    written = f"{call['name']} {json.dumps(call['arguments'], ensure_ascii=False)}"
+    return f"{written}: {call['error']}" if call["error"] else written
 
 
 def escaped(text: str, *, paragraphs: bool = False) -> str:
@@ -267,14 +271,11 @@ def escaped(text: str, *, paragraphs: bool = False) -> str:
 
 def source_line(passage: dict[str, Any]) -> str:
     """Where a passage is from, in a line: its heading, source, date, publication types, kind and grade, or its id."""
-    dated, kind = (
-        passage.get("date") or passage.get("year"),
-        kind_line(passage.get("kind", ""), passage.get("grade", "")),
-    )
-    named = (passage.get(name) for name in ("title", "section", "source"))
+    named = [passage.get(name) for name in ("title", "section", "source")]
+    dated = passage.get("date") or passage.get("year")
+    kind = kind_line(passage.get("kind", ""), passage.get("grade", ""))
     parts = [*named, dated, *passage.get("types", ()), kind]
-    parts = [str(part) for part in parts if part]
-    return ", ".join(parts) or str(passage["id"])
+    return ", ".join(str(part) for part in parts if part) or str(passage["id"])
 
 
 def finish_reason(answer: dict[str, Any] | None) -> str:
@@ -285,8 +286,3 @@ def finish_reason(answer: dict[str, Any] | None) -> str:
 def usage_of(answer: dict[str, Any] | None) -> dict[str, int]:
     """The tokens of an answer; none where no agent was asked."""
     return answer["usage"] if answer else dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), 0)
-
-
-def error(message: str, kind: str, *, code: str | None = None, param: str | None = None) -> dict[str, Any]:
-    """An error in OpenAI's shape."""
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}

@@ -18,8 +18,8 @@ from starlette.exceptions import HTTPException
 
 from medagent.errors import EndpointError, MedagentError
 from medagent.retrieval.errors import RetrievalError
-from medagent.serving import openai_form as openai
-from medagent.serving.admission import Answering, Event, OverloadedError, TooLongError, TooSlowError
+from medagent.serving.admission import Answering, Event
+from medagent.serving.errors import ServiceError
 from medagent.serving.forms import AnswerForm, ChatForm, ResponseForm
 
 log = logging.getLogger("medagent.serving")
@@ -29,18 +29,6 @@ MOST_CAUSES = 5  # of an error that are looked at; one may be its own
 _REFUSALS = {401: "refused the key", 403: "refused the key", 404: "does not know the address or the model"}
 SILENCE_S = 15.0  # between two comments of a stream
 Found = TypeVar("Found")
-
-
-class ModelError(MedagentError):
-    """The request names another model."""
-
-
-TOLD: dict[type[Exception], tuple[int, str, str, str | None]] = {  # whose text the client reads
-    OverloadedError: (429, "rate_limit_error", "overloaded", None),
-    TooSlowError: (504, "server_error", "timeout", None),
-    TooLongError: (400, "invalid_request_error", "context_length_exceeded", None),
-    ModelError: (404, "invalid_request_error", "model_not_found", "model"),
-}
 
 
 class ClientLeftError(Exception):
@@ -124,33 +112,28 @@ async def told(form: AnswerForm, answering: Answering, request: Request) -> Asyn
             for piece in form.tell(event):
                 yield piece
     except (MedagentError, RetrievalError) as failure:
-        for piece in form.tell(Event("error", failed(failure, request)[1])):
+        for piece in form.tell(Event("error", failed(failure, request).body)):
             yield piece
     finally:
         answering.task.cancel()  # where the steps have not begun, closing them does nothing
         await steps.aclose()
 
 
-def refusal(status: int, message: str, *, param: str | None = None, code: str | None = None) -> JSONResponse:
-    """The answer to a request that is wrong."""
-    return JSONResponse(openai.error(message, "invalid_request_error", param=param, code=code), status_code=status)
-
-
-def failed(failure: Exception, request: Request) -> tuple[int, dict[str, Any]]:
-    """Status and body for a failed answer. The cause goes to the log alone."""
-    if type(failure) in TOLD:
-        status, kind, code, param = TOLD[type(failure)]
-        return status, openai.error(str(failure), kind, code=code, param=param)
+def failed(failure: Exception, request: Request) -> ServiceError:
+    """The error that a client reads of a failed answer. The cause goes to the log alone."""
+    if isinstance(failure, ServiceError):
+        return failure
     id_ = request.state.request_id
     log.error("request %s failed: %s", id_, failure, exc_info=failure)
     if isinstance(failure, RetrievalError | sqlite3.DatabaseError):
         told = f"the corpus cannot be searched now{_damage(failure)} (request {id_})."
-        return 503, openai.error(told, "server_error", code="retrieval")
-    upstream = _upstream(failure)
+        return ServiceError(told, status=503, code="retrieval")
+    upstream, wait_s = _upstream(failure), None
     if upstream is not None:
-        status = 502 if upstream.retry_after_s is None else 503
-        return status, openai.error(f"{_told_of(upstream)} (request {id_}).", "server_error", code="upstream")
-    return 500, openai.error(f"the agent failed (request {id_}); the server's log says why.", "server_error")
+        wait_s = upstream.retry_after_s
+        told = f"{_told_of(upstream)} (request {id_})."
+        return ServiceError(told, status=502 if wait_s is None else 503, code="upstream", retry_after_s=wait_s)
+    return ServiceError(f"the agent failed (request {id_}); the server's log says why.", status=500)
 
 
 def _damage(failure: BaseException | None) -> str:
@@ -188,21 +171,11 @@ def handle_errors(app: FastAPI) -> None:
     app.add_exception_handler(OSError, _on_failure)  # a report on a full disk
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(openai.RefusedError, _on_refused)
     app.add_exception_handler(ClientLeftError, lambda request, failure: Response(status_code=CLIENT_LEFT))
 
 
 async def _on_failure(request: Request, failure: Exception) -> Response:
-    status, body = failed(failure, request)
-    told = _upstream(failure) or failure
-    wait_s = told.retry_after_s if isinstance(told, OverloadedError | EndpointError) else None
-    waits = {"Retry-After": str(wait_s)} if wait_s else None
-    return JSONResponse(body, status_code=status, headers=waits)
-
-
-async def _on_refused(request: Request, failure: Exception) -> Response:
-    assert isinstance(failure, openai.RefusedError)
-    return refusal(400, str(failure), param=failure.param)
+    return failed(failure, request).response()
 
 
 async def _on_invalid(request: Request, failure: Exception) -> Response:
@@ -214,11 +187,11 @@ async def _on_invalid(request: Request, failure: Exception) -> Response:
         json_sent = sent.partition(";")[0].strip().lower() == "application/json"
         told = "" if json_sent else f" (its content type is {sent})"
         header = "" if json_sent else " with the header Content-Type: application/json"
-        return refusal(400, f"the body is not a JSON object{told}. Send one{header}.")
+        return ServiceError(f"the body is not a JSON object{told}. Send one{header}.").response()
     if wrong["type"] == "json_invalid":
-        return refusal(400, f"the body is not valid JSON, from character {wrong['loc'][-1]} on.")
+        return ServiceError(f"the body is not valid JSON, from character {wrong['loc'][-1]} on.").response()
     where = ".".join(str(part) for part in wrong["loc"] if part != "body")
-    return refusal(400, f"{where}: {wrong['msg']}", param=where or None)
+    return ServiceError(f"{where}: {wrong['msg']}", param=where or None).response()
 
 
 async def _on_http(request: Request, failure: Exception) -> Response:
@@ -227,5 +200,4 @@ async def _on_http(request: Request, failure: Exception) -> Response:
     detail = "the body cannot be read. Send JSON in UTF-8, not compressed." if unread else str(failure.detail)
     if failure.status_code == 404 and detail == "Not Found":
         detail = f"{request.url.path[:100]} is not served here. Send messages to /v1/chat/completions."
-    told = openai.error(detail, "invalid_request_error")
-    return JSONResponse(told, status_code=failure.status_code, headers=failure.headers)
+    return ServiceError(detail, status=failure.status_code).response(**(failure.headers or {}))

@@ -97,7 +97,7 @@ class AnswerShape(ResponseShape):
 class AnswersShape(ResponseShape):
     """The response of POST /v1/answers.
 
-    A turn has the `thought`, the `query`, the words of it that were `replaced`, and the numbered `passages` it found.
+    A turn has a `thought`, a `query`, the words of it that were `replaced`, other `calls`, and numbered `passages`.
     """
 
     id: str

@@ -20,8 +20,3 @@ class Relation:
 _FILE = files("medagent.starter").joinpath("relations.yaml")
 RELATIONS = {name: Relation(**row) for name, row in yaml.safe_load(_FILE.read_text(encoding="utf-8")).items()}
 INHERITANCE = ("autosomal dominant", "autosomal recessive", "X-linked recessive", "X-linked dominant", "mitochondrial")
-
-
-def query(name: str, relation: str) -> str:
-    """The search query for one fact, such as "gout first-line drug"."""
-    return f"{name} {RELATIONS[relation].key}"

@@ -20,7 +20,7 @@ from medagent.types import LETTERS, Question
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 NUM_OPTIONS = 4
-_SHARES = {"train": 0.6, "validation": 0.1, "test": 0.3}
+_UP_TO: dict[Split, float] = {"train": 0.6, "validation": 0.6 + 0.1, "test": 1.0}  # of the conditions' ranks
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,7 @@ class World:
         rows.sort(key=lambda row: _seed("split", row[0]))
         conditions = []
         for rank, (name, specialty, *values) in enumerate(rows):
-            share = rank / len(rows)
-            split: Split = "train"
-            if share >= _SHARES["train"]:
-                split = "validation" if share < _SHARES["train"] + _SHARES["validation"] else "test"
+            split = next(split for split, share in _UP_TO.items() if rank / len(rows) < share)
             facts = {relation: value for relation, value in zip(RELATIONS, values, strict=True) if value}
             conditions.append(Condition(name, specialty, facts, split))
         return World(tuple(sorted(conditions, key=lambda condition: condition.name.lower())))

@@ -25,13 +25,14 @@ MAX_FAILURES = 20  # in a row, after which training stops
 class CallContext:
     """What a tool may use of its dialogue: its search, the corpus and what it withholds, and the passages from [1] on.
 
-    `search` takes `top_k` and `where` as `SearchBatcher.search` does.
+    `search` takes `top_k` and `where` as `SearchBatcher.search` does. With `only_given` no more of it may be read.
     """
 
     search: Callable[..., Awaitable[list[Hit]]]
     batcher: SearchBatcher
     seen: Sequence[Passage] = ()
     withheld: frozenset[str] = frozenset()
+    only_given: bool = False
 
 
 class Tool(ABC):
@@ -104,10 +105,8 @@ def _routed(query: str, tools: Sequence[Tool]) -> ToolCall | None:
     return ToolCall(tool.name, {}, f"not possible: wanted a JSON object with {', '.join(known)}")
 
 
-async def run_calls(
-    calls: Sequence[ToolCall], tools: Sequence[Tool], context: CallContext, *, max_calls: int = MAX_CALLS
-) -> list[ToolResult]:
-    """The results of a turn's calls in order. The first `max_calls` run side by side, and the others get an error.
+async def run_calls(calls: Sequence[ToolCall], tools: Sequence[Tool], context: CallContext) -> list[ToolResult]:
+    """The results of a turn's calls in order. The first `MAX_CALLS` run side by side, and the others get an error.
 
     Raises:
         RetrievalError: the corpus cannot be searched. Whatever goes wrong in a tool is a result.
@@ -116,8 +115,8 @@ async def run_calls(
 
     async def run(number: int, call: ToolCall) -> ToolResult:
         error = call.error
-        if not error and number >= max_calls:
-            error = f"not run: a turn may have {max_calls} calls. Call it in the next turn."
+        if not error and number >= MAX_CALLS:
+            error = f"not run: a turn may have {MAX_CALLS} calls. Call it in the next turn."
         elif not error and call.name not in known:
             error = f"there is no tool {call.name[:80]!r}. There are: {', '.join(known)}."
         if error:

@@ -54,6 +54,8 @@ async def read(passage: str, part: int | None = None) -> list[Hit]:
         passage: The passage's number, such as 3, or its id.
         part: The first part of the document to show, 1 for its beginning. Each passage tells which part it is.
     """
+    if _context.get().only_given:
+        raise ValueError("only the passages that were shown can be read")
     context, id_ = _context.get(), passage.strip().strip("[]()")[:500]
     if id_.isdecimal() and 1 <= int(id_) <= len(context.seen):
         id_ = context.seen[int(id_) - 1].id

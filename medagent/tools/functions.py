@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from hashlib import sha256
@@ -10,7 +10,7 @@ from threading import Thread, current_thread
 from typing import Any
 
 from pydantic import ConfigDict, ValidationError, validate_call
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 from transformers.utils.chat_template_utils import get_json_schema
 
 from medagent.retrieval.errors import ToolError
@@ -45,26 +45,23 @@ class FunctionTool(Tool):
 
     async def call(self, arguments: Mapping[str, Any], context: CallContext) -> ToolResult:
         try:
-            found = await self._run(partial(self._checked, **arguments))
+            return self.result(arguments, await self._run(partial(self._checked, **arguments)))
         except ValidationError as error:
             wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False))
             raise ValueError("; ".join(wrong)) from None
-        if isinstance(found, bytes | bytearray | memoryview):
-            raise ToolError(f"it gave {len(found):,} bytes, wanted text")
-        return self.result(arguments, found if isinstance(found, str) else to_json(found).decode())
 
-    async def _run(self, function: Callable[[], Any]) -> Any:
+    async def _run(self, function: Callable[[], Any]) -> str:
         if len(self._hung) >= MAX_HUNG:
             raise ToolError(f"{len(self._hung)} earlier calls of it have not ended")
-        outcome: Future[tuple[Any, BaseException | None]] = Future()
+        outcome: Future[tuple[str, BaseException | None]] = Future()
 
         def work() -> None:
             if outcome.set_running_or_notify_cancel():
                 try:
                     found = function()
-                    outcome.set_result((asyncio.run(found) if inspect.iscoroutine(found) else found, None))
+                    outcome.set_result((_text(asyncio.run(found) if inspect.iscoroutine(found) else found), None))
                 except BaseException as error:  # SystemExit too, as it would end the process
-                    outcome.set_result((None, error))
+                    outcome.set_result(("", error))
             self._hung.discard(current_thread())
 
         thread = Thread(target=work, name=f"tool {self.name}", daemon=True)
@@ -75,5 +72,15 @@ class FunctionTool(Tool):
             self._hung = {each for each in {*self._hung, thread} if each.is_alive()}
             raise
         if error is not None:
-            raise error if isinstance(error, ValueError) else ToolError(type(error).__name__) from error
+            raise error if isinstance(error, ValueError | ToolError) else ToolError(type(error).__name__) from error
         return found
+
+
+def _text(found: Any) -> str:
+    """What a function gave, as text. What is none is the function's fault, not the arguments'."""
+    if isinstance(found, bytes | bytearray | memoryview | Iterator):
+        raise ToolError(f"it gave a {type(found).__name__}, wanted text or JSON")
+    try:
+        return found if isinstance(found, str) else to_json(found).decode()
+    except PydanticSerializationError as error:
+        raise ToolError(str(error)) from error

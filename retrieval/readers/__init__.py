@@ -6,7 +6,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from medagent.retrieval.chunking import Document
 from medagent.retrieval.formats import READERS, kind_of
 from medagent.retrieval.readers.base import Item, LeftOut, OpenFile, Skipped, UnusableFileError, Withdrawn, completed
 
@@ -20,16 +19,15 @@ def read_file(file: OpenFile) -> Iterator[Item]:
     """
     module, _, function = READERS[kind_of(file.path)].reader.partition(".")
     try:
-        for item in getattr(import_module(f"medagent.retrieval.readers.{module}"), function)(file):
-            yield completed(item) if isinstance(item, Document) else item
+        yield from map(completed, getattr(import_module(f"medagent.retrieval.readers.{module}"), function)(file))
     except UnusableFileError as error:
         yield Skipped(file.name, str(error))
 
 
 def read_row(row: dict[str, Any], where: str, *, source: str) -> Iterator[Item]:
     """The document of a row of a hub's dataset, and what was left out of it."""
-    for item in import_module("medagent.retrieval.readers.rows").documents_of_row(row, where, source=source):
-        yield completed(item) if isinstance(item, Document) else item
+    read = import_module("medagent.retrieval.readers.rows").documents_of_row
+    return map(completed, read(row, where, source=source))
 
 
 def read_documents(path: str | Path) -> Iterator[Item]:

@@ -187,8 +187,10 @@ def usable(document: Document, where: str, nothing: str = "has no abstract") -> 
     return document if document.sections else Skipped(where, nothing)
 
 
-def completed(document: Document) -> Document:
-    """The document with its DOI and PMID among its names. A preprint is marked as one, and by its names too."""
+def completed(document: Item) -> Item:
+    """A document with its DOI and PMID among its names. A preprint is marked as one, and by its names too."""
+    if not isinstance(document, Document):
+        return document
     about = document.about
     names = [document.id, *document.aliases, about.doi and f"doi:{about.doi}", about.pmid and f"pmid:{about.pmid}"]
     preprint = any(kind.lower() == "preprint" for kind in about.types)

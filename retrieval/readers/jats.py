@@ -1,11 +1,12 @@
-"""Articles in JATS 1.3 (ANSI/NISO Z39.96), whole text or abstract, and Dublin Core records of OAI-PMH."""
+"""Articles in JATS 1.3 (ANSI/NISO Z39.96), and what is brought into its form: TEI and drug labels; Dublin Core."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
-from xml.etree.ElementTree import Element
+from xml.etree.ElementTree import Element, SubElement
 
-from medagent.retrieval.bibliography import plain_doi
+from medagent.retrieval.bibliography import iso_date, plain_doi
 from medagent.retrieval.chunking import Section
 from medagent.retrieval.documents import ARTICLE_OF, PREPRINT_OF
 from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, has_header, is_retracted, named_lines, spread
@@ -62,20 +63,14 @@ def _fields(element: Element, meta: Element, ids: Mapping[str, str]) -> dict[str
     return {
         "doi": ids.get("doi", ""),
         "pmid": ids.get("pmid", ""),
-        "authors": authors_of(meta),
+        "authors": [
+            " ".join(map(text_of, (*each.findall("surname"), *each.findall("given-names"))))
+            for each in meta.iterfind("contrib-group/contrib[@contrib-type='author']/name")
+        ],
         "keywords": [text_of(each) for each in meta.iterfind("kwd-group/kwd")],
         "language": element.get(LANGUAGE, ""),
         "licence": licence_of(meta),
     }
-
-
-def authors_of(meta: Element) -> tuple[str, ...]:
-    """The names of the authors."""
-    names = meta.iterfind("contrib-group/contrib[@contrib-type='author']/name")
-    found = (
-        " ".join(filter(None, (text_of(each.find("surname")), text_of(each.find("given-names"))))) for each in names
-    )
-    return tuple(author for author in found if author)
 
 
 def licence_of(meta: Element) -> str:
@@ -175,8 +170,8 @@ def rows_of(table: Element) -> list[str]:
 
 
 def _is_bold(cell: Element) -> bool:
-    styles = (node.get("styleCode", "") + node.get("rend", "") for node in cell.iter())
-    return cell.find(".//bold") is not None or any("bold" in style.lower() for style in styles)
+    styles = ("bold" in f"{node.get('styleCode')}{node.get('rend')}".lower() for node in cell.iter())
+    return cell.find(".//bold") is not None or any(styles)
 
 
 def chapter(element: Element, name: str, book: Element, *, shelf: str = "") -> Item:
@@ -209,3 +204,123 @@ def _latest(meta: Element) -> str:
     """The date of the last revision: chapters are revised in place."""
     dated = [*meta.findall("pub-date"), *meta.findall("pub-history/date"), *meta.findall("pub-history/event/date")]
     return max((found for each in dated if (found := date_of(each))), default="")
+
+
+TEI_NAMES = {"div": "sec", "head": "title", "item": "list-item", "row": "tr", "cell": "td", "note": "fn", "lb": "break"}
+TEI_NAMES |= {"figDesc": "caption", "ref": "xref", "formula": "disp-formula", "listBibl": "ref-list", "figure": "fig"}
+_ABOUT_THE_WORK = ("acknowledgement", "funding", "references", "contribution", "availability")
+
+
+def tei_article(element: Element, name: str) -> Item:
+    """The document of a <TEI>, as GROBID makes them of PDFs."""
+    _as_in_jats(element)
+    head = element.find("teiHeader")
+    head = Element("teiHeader") if head is None else head
+    said = {each.get("type", "").upper(): text_of(each).removeprefix("PMC") for each in head.iter("idno")}
+    dates = [each.get("when") or text_of(each) for each in head.iter("date") if each.get("type") in (None, "published")]
+    fields = {
+        "title": text_of(head.find("fileDesc/titleStmt/title")),
+        "doi": said.get("DOI", ""),
+        "pmid": said.get("PMID", ""),
+        "authors": [
+            " ".join(map(text_of, (*each.findall(".//surname"), *each.findall(".//forename"))))
+            for each in head.iterfind(".//biblStruct/analytic/author")
+        ],
+        "journal": text_of(head.find(".//monogr/title")),
+        "date": next(filter(None, map(iso_date, dates)), ""),
+        "keywords": [text_of(each) for each in head.iterfind(".//keywords//term")],
+        "language": head.get(LANGUAGE, ""),
+        "licence": text_of(head.find(".//licence")),
+        "name": name,
+    }
+    names = (
+        f"doi:{plain_doi(said.get('DOI', ''))}",
+        f"pmid:{fields['pmid']}",
+        f"pmc:{said.get('PMCID', said.get('PMC', ''))}",
+    )
+    places = (("Abstract", "teiHeader/profileDesc/abstract"), ("", "text/body"), ("", "text/back"))
+    parts = [(heading, part) for heading, path in places if (part := element.find(path)) is not None]
+    sections = [each for heading, part in parts for each in sections_of(part, heading)]
+    return document_of_fields(fields, names, sections, name, source=name)
+
+
+def _as_in_jats(element: Element) -> None:
+    """Attributes as JATS has them, and no sections on the making of the article."""
+    for node in list(element.iter()):
+        kind = node.get("type", "")
+        if node.tag == "xref":
+            node.set("ref-type", "fn" if kind == "foot" else kind or "link")
+        elif node.tag == "hi" and node.get("rend", "").startswith("sup"):
+            node.tag = "sup"
+        elif node.tag == "title" and node.get("n"):
+            node.text = f"{node.get('n')} {node.text or ''}"
+        elif node.tag == "sec" and kind in _ABOUT_THE_WORK:
+            node.tag = "ack"
+        elif node.tag == "fig":
+            node.tag = "table-wrap" if kind == "table" else "fig"
+            for number in node.findall("label") if node.find("title") is not None else ():
+                node.remove(number)  # the title has it too
+        elif node.tag == "table":
+            rows = list(node.iter("tr"))
+            for row in [row for row in rows if row.get("role") == "label"] or rows[:1]:
+                for cell in row.findall("td"):
+                    cell.tag = "th"
+        elif node.tag in ("td", "th"):
+            node.attrib |= {"colspan": node.get("cols", "1"), "rowspan": node.get("rows", "1")}
+
+
+SPL_NAMES = {"section": "sec", "paragraph": "p", "item": "list-item", "caption": "label", "table": "table-wrap"}
+SPL_NAMES |= {"footnote": "fn", "br": "break", "renderMultiMedia": "graphic", "observationMedia": "graphic"}
+SPL_NAMES |= dict.fromkeys(("component", "structuredBody", "excerpt", "highlight"), WRAPPER)
+DAILYMED = "https://dailymed.nlm.nih.gov/dailymed/drugInfo.cfm?setid="
+_BOXED = "code[@code='34066-1']"  # LOINC's code of a boxed warning
+
+
+def label(element: Element, name: str) -> Item:
+    """The document of a label (DailyMed's SPL): boxed warnings, then its sections and the products' ingredients."""
+    set_id = _value(element.find("setId"), "root")
+    if not set_id:
+        return Skipped(name, "is no drug label: its <document> has no <setId>")
+    for section in element.iter("sec"):
+        code = _value(section.find("code"), "displayName")
+        if not text_of(section.find("title")) and "UNCLASSIFIED" not in code:
+            SubElement(section, "title").text = code.capitalize()
+    first = Element("body")
+    first.extend([each for each in element.iter("sec") if each.find(_BOXED) is not None])
+    sections = [replace(each, kind="boxed warning") for each in sections_of(first, "")]
+    for each in first:
+        each.clear()  # else it would stand twice
+    sections += [each for wrapped in element.findall(WRAPPER) for each in sections_of(wrapped, "")]
+    sections += [Section("Products", "\n".join(_products(element)))]
+    dated, version = (_value(element.find(each), "value") for each in ("effectiveTime", "versionNumber"))
+    maker = text_of(element.find("author/assignedEntity/representedOrganization/name"))
+    fields = label_fields(set_id, dated, version, maker) | {"title": text_of(element.find("title"))}
+    return document_of_fields(fields, [fields["id"]], sections, name, source=name)
+
+
+def label_fields(set_id: str, dated: str, version: str, maker: str) -> dict[str, str]:
+    """The fields that a label has in all formats. Its numbers of versions sort as text."""
+    fields = {"id": f"setid:{set_id.lower()}", "url": DAILYMED + set_id.lower(), "authors": maker, "date": dated}
+    return fields | {"version": version.zfill(6), "journal": "DailyMed", "types": "Drug Label"}
+
+
+def _value(element: Element | None, name: str) -> str:
+    return "" if element is None else element.get(name, "")
+
+
+def _products(element: Element) -> Iterator[str]:
+    """A line for each product: its name, form, active ingredients with their strengths, and the inactive ones."""
+    for product in element.iter("manufacturedProduct"):
+        if product.find("name") is None:  # around another
+            continue
+        form = _value(product.find("formCode"), "displayName")
+        said: dict[bool, list[str]] = {True: [], False: []}
+        for each in product.iter("ingredient"):
+            substance = text_of(each.find("ingredientSubstance/name"))
+            parts = (each.find(f"quantity/{part}") for part in ("numerator", "denominator"))
+            amounts = (f"{_value(part, 'value')} {_value(part, 'unit')}".removesuffix(" 1").strip() for part in parts)
+            strength = " in ".join(amount for amount in amounts if amount not in ("", "1"))
+            said[each.get("classCode", "").startswith("ACT")].append(f"{substance} {strength}".strip())
+        line = f"{', '.join(filter(None, (text_of(product.find('name')), form)))}: {', '.join(said[True])}"
+        if said[True]:
+            yield line + (f"; inactive: {', '.join(said[False])}" if said[False] else "")

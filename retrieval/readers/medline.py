@@ -30,32 +30,39 @@ _PMID = re.compile(r"\bPMID:? ?(\d+)")
 
 def article(element: Element, name: str) -> Item:
     """The document of a <PubmedArticle>, or why there is none; type, title or links may say that it was retracted."""
-    pmid = text_of(element.find("MedlineCitation/PMID"))
+    number = element.find("MedlineCitation/PMID")
+    pmid = text_of(number)
     where = f"{name}, pmid:{pmid or '(none)'}"
     found = element.find("MedlineCitation/Article")
     if not pmid or found is None:
         return Skipped(where, "has no PMID or no article")
-    version = version_of(element, name)
+    revised = element.find("MedlineCitation/DateRevised")
+    parts = ("Year", "Month", "Day")
+    date = "" if revised is None else "".join(text_of(revised.find(part)).zfill(2) for part in parts)
+    version = _version(date, "" if number is None else number.get("Version", ""), name)
 
     def withdrawn(reason: str, *others: str) -> Withdrawn:
         return Withdrawn(where, (f"pmid:{pmid}", *others), "retracted", reason, version)
 
     kinds = {text_of(kind).lower() for kind in found.iter("PublicationType")}
-    links = [(link.get("RefType"), text_of(link.find("PMID"))) for link in element.iter("CommentsCorrections")]
-    of = [f"pmid:{other}" for kind, other in links if kind == "RetractionOf" and other]
+    links = [
+        (link.get("RefType"), text_of(link.find("PMID")), text_of(link.find("RefSource")))
+        for link in element.iter("CommentsCorrections")
+    ]
+    of = [f"pmid:{other}" for kind, other, _ in links if kind == "RetractionOf" and other]
     if kinds & RETRACTED:
         return withdrawn(f"is a {min(kinds & RETRACTED)}", *of)
-    if any(kind == "RetractionOf" for kind, _ in links):
+    if any(kind == "RetractionOf" for kind, *_ in links):
         return withdrawn("is the notice of a retraction", *of)
-    if any(kind == "RetractionIn" for kind, _ in links):
+    if any(kind == "RetractionIn" for kind, *_ in links):
         return withdrawn("is a retracted article: it names the notice")
     title = _BRACKETED.sub(r"\1.", text_of(found.find("ArticleTitle"))) or text_of(found.find("VernacularTitle"))
     journal = text_of(found.find("Journal/ISOAbbreviation")) or text_of(found.find("Journal/Title"))
     issued = found.find("Journal/JournalIssue/PubDate")
     dated = found.find("ArticleDate")
-    dois = [text_of(each) for each in element.iterfind("PubmedData/ArticleIdList/ArticleId[@IdType='doi']")]
+    ids = [(each.get("IdType"), text_of(each)) for each in element.iterfind("PubmedData/ArticleIdList/ArticleId")]
+    dois = [value for kind, value in ids if kind == "doi"]
     dois += [text_of(each) for each in found.iterfind("ELocationID[@EIdType='doi']")]
-    notices = [(link.get("RefType"), text_of(link.find("RefSource"))) for link in element.iter("CommentsCorrections")]
     fields = {
         "title": title,
         "source": _source(journal),
@@ -68,11 +75,12 @@ def article(element: Element, name: str) -> Item:
         "types": [text_of(each) for each in found.iter("PublicationType")],
         "keywords": list(dict.fromkeys(map(text_of, (*element.iter("DescriptorName"), *element.iter("Keyword"))))),
         "language": "; ".join(text_of(each) for each in found.iterfind("Language")),
-        "notices": [f"{_NOTICES[kind]}: {source}" for kind, source in notices if kind in _NOTICES],
+        "notices": [f"{_NOTICES[kind]}: {source}" for kind, _, source in links if kind in _NOTICES],
         "version": version,
     }
-    names = (f"pmid:{pmid}", *_aliases(element))
-    linked = [_LINKED[kind] + f"pmid:{other}" for kind, other in links if kind in _LINKED]
+    names = [f"pmid:{pmid}"]
+    names += [f"{kind}:{value.lower().removeprefix('pmc')}" for kind, value in ids if value and kind in ("doi", "pmc")]
+    linked = [_LINKED[kind] + f"pmid:{other}" for kind, other, _ in links if kind in _LINKED]
     sections = _abstracts(found, element)
     return document_of_fields(fields, names, sections, name, source="PubMed", links=linked, nothing=_NOTHING)
 
@@ -93,25 +101,10 @@ def deleted(element: Element, name: str) -> Iterator[Withdrawn]:
         yield Withdrawn(where, (f"pmid:{text_of(pmid)}",), "deleted", "was deleted by PubMed", _version("", "", name))
 
 
-def version_of(element: Element, name: str) -> str:
-    """The version of a record: the date of its revision, its number, and the place of its file among PubMed's files."""
-    citation = element.find("MedlineCitation")
-    found = None if citation is None else citation.find("DateRevised")
-    date = "" if found is None else "".join(text_of(found.find(part)).zfill(2) for part in ("Year", "Month", "Day"))
-    pmid = element.find("MedlineCitation/PMID")
-    return _version(date, "" if pmid is None else pmid.get("Version", ""), name)
-
-
 def _version(date: str, number: str, name: str) -> str:
+    """The version of a record: the date of its revision, its number, and the place of its file among PubMed's files."""
     place = _FILE.search(PurePath(name).name)
     return f"{date:0>8}.{number:0>3}.{place[1] if place else '':0>2}{place[2] if place else '':0>6}"
-
-
-def _aliases(element: Element) -> Iterator[str]:
-    for found in element.findall("PubmedData/ArticleIdList/ArticleId"):
-        kind, value = found.get("IdType"), text_of(found)
-        if value and kind in ("doi", "pmc"):
-            yield f"doi:{value.lower()}" if kind == "doi" else f"pmc:{value.removeprefix('PMC')}"
 
 
 def book(element: Element, name: str) -> Item:

@@ -21,8 +21,7 @@ from medagent.retrieval.bibliography import Bibliography
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.readers import base
 from medagent.retrieval.readers.base import Item, OpenFile, UnusableFileError, left_out_of
-from medagent.retrieval.readers.html_text import PARSER, document_of, plain_text
-from medagent.retrieval.readers.html_tree import prepare
+from medagent.retrieval.readers.html_text import PARSER, document_of, plain_text, prepare
 from medagent.retrieval.readers.tables import documents_of_cells, known_name
 from medagent.retrieval.readers.text import NO_TITLE, title_from_name
 

@@ -152,7 +152,7 @@ def _blocks(
 
 
 def _is_note(paragraph: Paragraph, size: float) -> bool:
-    return paragraph.size <= SMALL * size and re.match(r"[\d*†‡§¶]|[a-z]\s", paragraph.begins) is not None
+    return paragraph.size <= SMALL * size and re.match(r"[\d*†‡§¶]|[a-z]\s", paragraph.lines[0].text) is not None
 
 
 def _is_heading(paragraph: Paragraph, size: float) -> bool:

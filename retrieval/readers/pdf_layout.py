@@ -6,9 +6,8 @@ from itertools import chain, pairwise, product
 from statistics import mean, median
 
 from medagent.retrieval.readers.base import is_number
-from medagent.retrieval.readers.pdf_drawn import THIN, DrawnLine
 from medagent.retrieval.readers.pdf_lines import LinePart, lines_of, pieces_of, rows_of
-from medagent.retrieval.readers.pdf_words import Word
+from medagent.retrieval.readers.pdf_words import THIN, DrawnLine, Word
 
 GUTTER = 0.8  # of the size of letters: how wide white space must be between columns
 STRETCHED = 1.5  # of the size of letters: how wide the blanks of justified lines may be

@@ -106,17 +106,12 @@ class Paragraph:
         """The size of most letters."""
         return float(median(line.size for line in self.lines))
 
-    @property
-    def begins(self) -> str:
-        """The first line."""
-        return self.lines[0].text
-
     def goes_on_in(self, after: "Paragraph") -> bool:
         """Whether a paragraph at the top of the next column is the rest of this one."""
         ended = _ENDS.search(self.lines[-1].text) is not None
-        if ended or abs(self.size - after.size) > 0.1 * self.size or is_item(after.begins):
+        if ended or abs(self.size - after.size) > 0.1 * self.size or is_item(after.lines[0].text):
             return False
-        return after.begins[:1].islower() or (self.full and len(self.lines) > 1)
+        return after.lines[0].text[:1].islower() or (self.full and len(self.lines) > 1)
 
 
 def is_item(line: str) -> bool:
@@ -207,7 +202,7 @@ def without_running(pages: Sequence[PlacedPage]) -> Iterator[PlacedPage]:
         around = edged[max(at - AROUND, 0) : at] + edged[at + 1 : at + 1 + AROUND]
         gone = set[int]()
         for side, edge in enumerate(edges):
-            others = [(other.number, theirs[side]) for other, theirs in around]
+            others = [(other.number, piece) for other, theirs in around for row in theirs[side] for piece in row]
             gone |= {id(word) for piece in _running(edge, page, others) for word in piece.words}
         if page.lacks and _PAGE.fullmatch(" ".join(word.text for word in page.words)):
             gone |= {id(word) for word in page.words}
@@ -222,7 +217,7 @@ def _edge(words: Sequence[Word], *, top: bool) -> _Edge:
     return (rows if top else rows[::-1])[: DEEP + 1]
 
 
-def _running(edge: _Edge, page: PlacedPage, others: Sequence[tuple[int, _Edge]]) -> list[LinePart]:
+def _running(edge: _Edge, page: PlacedPage, others: Sequence[tuple[int, LinePart]]) -> list[LinePart]:
     """The pieces of an edge that run: from the outermost line inwards, and apart from the text below or above them."""
     found, pending = list[LinePart](), list[LinePart]()
     for row, after in zip_longest(edge[:DEEP], edge[1:]):
@@ -247,14 +242,9 @@ def _is_of_table(row: Sequence[LinePart], after: Sequence[LinePart]) -> bool:
     return min(len(row), len(after)) > 1 and all(any(meet(piece, other) for other in row) for piece in after)
 
 
-def _recurs(piece: LinePart, number: int, others: Sequence[tuple[int, _Edge]]) -> bool:
+def _recurs(piece: LinePart, number: int, others: Sequence[tuple[int, LinePart]]) -> bool:
     own = _forms(piece.text, number)
-    return any(
-        abs(other.y - piece.y) < 4 and own & _forms(other.text, page)
-        for page, edge in others
-        for row in edge
-        for other in row
-    )
+    return any(abs(other.y - piece.y) < 4 and own & _forms(other.text, page) for page, other in others)
 
 
 def _forms(text: str, number: int) -> set[str]:

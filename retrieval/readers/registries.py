@@ -1,19 +1,88 @@
-"""Records of sources in JSON: Europe PMC, ClinicalTrials.gov, openFDA's labels, bioRxiv and medRxiv, BioC."""
+"""Records of sources in JSON: Europe PMC, ClinicalTrials.gov, openFDA's labels, bioRxiv, medRxiv, BioC (in XML too)."""
 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from xml.etree.ElementTree import Element, ParseError
+
+from defusedxml.common import DefusedXmlException
+from defusedxml.ElementTree import fromstring
 
 from medagent.retrieval.bibliography import plain_doi
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.documents import ARTICLE_OF, PREPRINT_OF
-from medagent.retrieval.readers import bioc
-from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, left_out_of
+from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, left_out_of, table_lines
 from medagent.retrieval.readers.fields import at, document_of_fields, fields_at, paths
 from medagent.retrieval.readers.html_text import plain_text
+from medagent.retrieval.readers.jats import label_fields, rows_of
 from medagent.retrieval.readers.medline import RETRACTED
-from medagent.retrieval.readers.spl import label_fields
+from medagent.retrieval.readers.xml_text import prepare, text_of
+
+_SKIPPED = {"REF", "AUTH_CONT", "ACK_FUND", "COMP_INT", "KEYWORD", "AUTHORS"}  # section types that are no text
+_NAMES = {"INTRO": "Introduction", "DISCUSS": "Discussion", "CONCL": "Conclusions", "FIG": "Figures"}
+_TITLE = re.compile(r"(?:abstract_)?title(?:_(\d))?|table(?:_title)?_caption")
+
+
+def of_element(element: Element, name: str) -> Item:
+    """The document of a <document>."""
+    return _bioc(_as_record(element), name, source=name)
+
+
+def _as_record(element: Element) -> dict[str, Any]:
+    """A document or passage as it is in JSON."""
+    text = element.findtext("text") or " ".join(map(text_of, element.iterfind("sentence/text")))
+    infons = {each.get("key", ""): (each.text or "").strip() for each in element.findall("infon")}
+    passages = [_as_record(each) for each in element.findall("passage")]
+    return {"id": text_of(element.find("id")), "text": text, "infons": infons, "passages": passages}
+
+
+def _bioc(row: Mapping[str, Any], where: str, *, source: str) -> Item:
+    """The document of a record with passages."""
+    passages = [each for each in row["passages"] if isinstance(each, Mapping)]
+    infons = {key: str(text) for each in (*reversed(passages), row) for key, text in (each.get("infons") or {}).items()}
+    title, last, above = "", "", list[str]()
+    sections: dict[str, list[str]] = {}
+    for each in passages:
+        own = each.get("infons") or {}
+        section, kind = str(own.get("section_type") or "").upper(), str(own.get("type") or "").lower()
+        text = " ".join(str(part.get("text") or "") for part in (each, *(each.get("sentences") or ()))).strip()
+        above, last = above if section == last else [], section
+        if section in _SKIPPED or kind in ("ref", "authors", "keywords"):
+            continue
+        if kind in ("front", "title") or section == "TITLE":
+            title = title or text
+        elif found := _TITLE.fullmatch(kind):
+            above = [*above[: int(found[1] or 1) - 1], text]
+        else:
+            heading = " > ".join(above) or _NAMES.get(section) or (section or kind).capitalize()
+            sections.setdefault(heading, []).extend(_rows(own, text) if kind == "table" else [text])
+    number = str(row.get("id") or "")
+    pmc = infons.get("article-id_pmc") or (number if number.startswith("PMC") else "")
+    fields = {
+        "title": title,
+        "doi": infons.get("article-id_doi", ""),
+        "pmid": infons.get("article-id_pmid") or ("" if pmc else number),
+        # "surname:Roe;given-names:Ann"
+        "authors": [" ".join(re.findall(r":([^;]+)", infons.get(f"name_{at}", ""))) for at in range(len(infons))],
+        "journal": infons.get("journal-title") or row.get("journal"),
+        "date": infons.get("year") or row.get("date"),
+        "licence": infons.get("license"),
+    }
+    names = (f"pmc:{pmc.removeprefix('PMC')}", f"pmid:{fields['pmid']}", f"doi:{plain_doi(str(fields['doi']))}")
+    texts = (Section(heading, "\n".join(lines)) for heading, lines in sections.items())
+    return document_of_fields(fields, names, texts, where, source=source)
+
+
+def _rows(infons: Mapping[str, Any], text: str) -> list[str]:
+    """The rows of a table: PubMed Central gives its XML too, else rows end where a cell begins with a space."""
+    try:
+        table = fromstring(str(infons.get("xml") or ""))
+    except (ParseError, DefusedXmlException):
+        return table_lines([[cell.strip() for cell in row.split("\t")] for row in re.split(r"\t \t|\n", text)])
+    prepare(table, {})
+    return rows_of(table)
+
 
 Row = Mapping[str, Any]
 # Where the answers of the sources hold their records.
@@ -60,7 +129,7 @@ def reader_of(row: Any) -> Callable[..., Item] | None:
     if not isinstance(row, Mapping):
         return None
     if isinstance(row.get("passages"), list):
-        return bioc.of_record
+        return _bioc
     if isinstance(row.get("protocolSection"), Mapping):
         return _trial
     if row.get("set_id") and ("openfda" in row or "effective_time" in row):
@@ -83,7 +152,7 @@ def read_record(row: Any, where: str, *, source: str) -> Iterator[Item]:
     """The document of a source's record, and what was left out of it."""
     read, left_out = reader_of(row), Counter[str]()
     try:
-        item = read(row if read is bioc.of_record else _plain(row, left_out), where, source=source) if read else None
+        item = read(row if read is _bioc else _plain(row, left_out), where, source=source) if read else None
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # one field is of another kind
         item = Skipped(where, f"is no readable record of its source ({type(error).__name__}: {error})")
     if item is not None:

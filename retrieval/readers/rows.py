@@ -1,13 +1,12 @@
 """Rows with a text: JSON lines, JSON arrays, and hub datasets, MedRAG's (id, title, content) among them."""
 
 import codecs
-import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from itertools import islice
-from typing import IO, Any
+from typing import Any
 
 import ijson
 
@@ -106,7 +105,9 @@ def _in_arrays(value: Any) -> Iterator[Any]:
 def _streamed(file: OpenFile) -> Iterator[Any]:
     builder, within = ijson.ObjectBuilder(), 0  # the containers that are open inside a row, itself counted
     opened: list[str] = []  # those around it
-    for event, value in ijson.basic_parse(_without_mark(file.stream), use_float=True):
+    if file.stream.read(3) != codecs.BOM_UTF8:
+        file.stream.seek(0)
+    for event, value in ijson.basic_parse(file.stream, use_float=True):
         begins, ends = event.startswith("start_"), event.startswith("end_")
         if len(opened) + within > MAX_DEPTH:
             raise ijson.JSONError(f"nests more than {MAX_DEPTH} deep")
@@ -122,14 +123,6 @@ def _streamed(file: OpenFile) -> Iterator[Any]:
         within += begins - ends
         if not within:
             yield builder.value
-
-
-def _without_mark(stream: IO[bytes]) -> IO[bytes]:
-    """The stream after a byte order mark, if it begins with one."""
-    buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)  # type: ignore[type-var]
-    if buffered.peek(3).startswith(codecs.BOM_UTF8):
-        buffered.read(3)
-    return buffered
 
 
 def items_of_row(row: Any, where: str, *, source: str) -> Iterator[Item]:
@@ -157,12 +150,12 @@ def documents_of_row(row: Any, where: str, *, source: str) -> Iterator[Item]:
         return
     left_out, about = Counter[str](), Bibliography.of_row(row)
     named = f"pmid:{about.pmid}" if about.pmid else f"doi:{about.doi}" if about.doi else ""
-    section = plain_text(_said(row, "section"), left_out).replace("\n", " ")
+    section, id_ = plain_text(_said(row, "section"), left_out).replace("\n", " "), row.get("id")
     document = Document(
         plain_text(_said(row, "title"), left_out).replace("\n", " "),
         (Section(section, plain_text(text, left_out)),),
         _said(row, "source") or source,
-        id=_id_of(row) or named,
+        id=named if id_ is None or id_ != id_ else replace_surrogates(str(id_)).strip() or named,  # NaN is none
         year=year_in(row.get("year")),
         licence=_said(row, "licence") or _said(row, "license"),
         group=_said(row, "document"),
@@ -174,9 +167,3 @@ def documents_of_row(row: Any, where: str, *, source: str) -> Iterator[Item]:
 
 def _said(row: Mapping[str, Any], name: str) -> str:
     return replace_surrogates(str(row[name]) if says(row.get(name)) else "").strip()
-
-
-def _id_of(row: Mapping[str, Any]) -> str:
-    """The id that a row gives itself, empty where it gives none (0 is one)."""
-    found = row.get("id")
-    return "" if found is None or found != found else replace_surrogates(str(found)).strip()  # NaN is none

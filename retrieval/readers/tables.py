@@ -3,25 +3,20 @@
 Lists of retracted articles, as Retraction Watch publishes them, keep documents out.
 """
 
-import codecs
 import csv
 import io
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from datetime import datetime
 from itertools import chain
-from typing import IO
 
-from medagent.retrieval.bibliography import plain_doi
+from medagent.retrieval.bibliography import iso_date, plain_doi
 from medagent.retrieval.passages import TEXT_FIELDS
 from medagent.retrieval.readers.base import SAMPLE, UNREADABLE, Item, OpenFile, Skipped, Withdrawn, encoding_of
 from medagent.retrieval.readers.rows import documents_of_row
 
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a column may hold a whole article
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
 MAX_ROW_LINES = 2_000  # lines, within which a quote must be closed
 DELIMITERS = ",\t;|"
 # Names of columns in exports of PubMed, Scopus, Web of Science and Embase.
@@ -58,31 +53,33 @@ def read_table(file: OpenFile) -> Iterator[Item]:
             yield Skipped(file.name, "is empty")
             return
         encoding = encoding_of(head)
-        lines = codecs.iterdecode(_blocks(head, file.stream), encoding, "replace")
         delimiter = delimiter_of(head.decode(encoding, "replace"), file.path.suffixes)
-        rows = records(_lines(lines), delimiter)
-        number, header = next(rows)
-        if isinstance(header, list) and header and header[0].lower().startswith("sep="):
+        file.stream.seek(0)
+        # A carriage return alone ends a line too, as old spreadsheets write.
+        with io.TextIOWrapper(file.stream, encoding, "replace", newline="") as lines:
+            rows = records(lines, delimiter)
             number, header = next(rows)
-        if is_list_of_retractions(header):
-            yield from retractions(header, rows, file.name)
-            return
-        names = [] if isinstance(header, str) else [known_name(name) for name in header]
-        if "text" not in names:
-            yield Skipped(
-                file.name,
-                f"its header is {header}; wanted a column 'text', 'content' or 'abstract' (and id, title, source, "
-                "year), by commas, tabs, semicolons or bars",
-            )
-            return
-        for number, row in rows:
-            where = f"{file.name}, line {number}"
-            if isinstance(row, str):
-                yield Skipped(where, row)
-            elif any(cell.strip() for cell in row[len(names) :]):
-                yield Skipped(where, f"has more cells than the header; is a {delimiter!r} unquoted?")
-            elif any(row):
-                yield from documents_of_cells(names, row, where, file.name)
+            if isinstance(header, list) and header and header[0].lower().startswith("sep="):
+                number, header = next(rows)
+            if {column.strip().lower() for column in header}.issuperset(_COLUMNS):
+                yield from retractions(header, rows, file.name)
+                return
+            names = [] if isinstance(header, str) else [known_name(name) for name in header]
+            if "text" not in names:
+                yield Skipped(
+                    file.name,
+                    f"its header is {header}; wanted a column 'text', 'content' or 'abstract' (and id, title, source, "
+                    "year), by commas, tabs, semicolons or bars",
+                )
+                return
+            for number, row in rows:
+                where = f"{file.name}, line {number}"
+                if isinstance(row, str):
+                    yield Skipped(where, row)
+                elif any(cell.strip() for cell in row[len(names) :]):
+                    yield Skipped(where, f"has more cells than the header; is a {delimiter!r} unquoted?")
+                elif any(row):
+                    yield from documents_of_cells(names, row, where, file.name)
     except (csv.Error, *UNREADABLE) as error:
         yield Skipped(file.name, f"cannot be read after line {number:,} ({error}); what came before is used")
 
@@ -147,29 +144,6 @@ def _row(text: str, delimiter: str) -> list[str] | str | None:
         return next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])  # a quote within a cell
 
 
-def _blocks(head: bytes, stream: IO[bytes]) -> Iterator[bytes]:
-    yield head
-    while block := stream.read(1 << 20):
-        yield block
-
-
-def _lines(pieces: Iterator[str]) -> Iterator[str]:
-    """Lines with their ends; a carriage return alone is one too, as old spreadsheets write."""
-    held = ""
-    for piece in pieces:
-        *whole, held = _LINE.findall(held + piece) or [""]
-        if held.endswith("\n"):  # a return may be followed by its newline in the next piece
-            whole, held = [*whole, held], ""
-        yield from whole
-    if held:
-        yield held
-
-
-def is_list_of_retractions(header: Sequence[str] | str) -> bool:
-    """Whether a table with these columns lists notices of retraction."""
-    return not isinstance(header, str) and {column.strip().lower() for column in header}.issuperset(_COLUMNS)
-
-
 def retractions(header: Sequence[str], rows: Iterable[tuple[int, list[str] | str]], name: str) -> Iterator[Item]:
     """A `Withdrawn` per row that tells of a retraction, unless a later one reinstates the article; others are counted.
 
@@ -189,7 +163,7 @@ def retractions(header: Sequence[str], rows: Iterable[tuple[int, list[str] | str
         pmids = [f"pmid:{each}" for each in _PMID.findall(pmid)]
         dois = [f"doi:{plain}" for each in _BETWEEN.split(doi) if (plain := plain_doi(each))]
         names = [*pmids, *dois]
-        date = _iso_date(said.get("retractiondate", ""))
+        date = iso_date(re.sub(r"(\d+)/(\d+)/(\d{4}).*", r"\3-\1-\2", said.get("retractiondate", "")))  # month first
         if nature.lower() == "retraction" and names:
             reason = said.get("reason", "").strip("+; ").replace("+", "")
             when = f" on {date}" if date else ""
@@ -205,11 +179,3 @@ def retractions(header: Sequence[str], rows: Iterable[tuple[int, list[str] | str
     if others:
         counted = ", ".join(f"{number} {nature}" for nature, number in others.most_common())
         yield Skipped(name, f"keeps no document out by {sum(others.values())} of its notices: {counted}")
-
-
-def _iso_date(text: str) -> str:
-    """The date of "1/31/2025 0:00", month first, or of "2025-01-31"; else empty."""
-    for form in ("%m/%d/%Y", "%Y-%m-%d"):
-        with suppress(ValueError):
-            return datetime.strptime(text.split(" ")[0], form).date().isoformat()
-    return ""

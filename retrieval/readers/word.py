@@ -12,8 +12,7 @@ from mammoth.docx.dingbats import dingbats
 
 from medagent.retrieval.bibliography import Bibliography
 from medagent.retrieval.readers.base import Item, OpenFile, UnusableFileError, is_number, open_zip
-from medagent.retrieval.readers.html_text import PARSER, document_of
-from medagent.retrieval.readers.html_tree import prepare
+from medagent.retrieval.readers.html_text import PARSER, document_of, prepare
 from medagent.retrieval.readers.text import NO_TITLE
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"

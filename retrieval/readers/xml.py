@@ -12,7 +12,7 @@ from defusedxml.common import DefusedXmlException, EntitiesForbidden
 from defusedxml.ElementTree import iterparse
 
 from medagent.retrieval.chunking import Document
-from medagent.retrieval.readers import bioc, jats, medline, spl, tei
+from medagent.retrieval.readers import jats, medline, registries
 from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, UnusableFileError, Withdrawn, left_out_of
 from medagent.retrieval.readers.xml_text import local, prepare, text_of
 
@@ -28,10 +28,10 @@ _READERS: dict[tuple[str, str], tuple[_Reader, Mapping[str, str] | None]] = {
     ("article-set", "article"): _JATS,
     ("OAI-PMH", "article"): _JATS,
     ("OAI-PMH", "dc"): (jats.dublin_core, {}),
-    ("document", "document"): (spl.label, spl.NAMES),
-    ("TEI", "TEI"): (tei.article, tei.NAMES),
-    ("teiCorpus", "TEI"): (tei.article, tei.NAMES),
-    ("collection", "document"): (bioc.of_element, None),
+    ("document", "document"): (jats.label, jats.SPL_NAMES),
+    ("TEI", "TEI"): (jats.tei_article, jats.TEI_NAMES),
+    ("teiCorpus", "TEI"): (jats.tei_article, jats.TEI_NAMES),
+    ("collection", "document"): (registries.of_element, None),
 }
 _BOOKS = {"book-part-wrapper", "book"}
 _ROOTS = {*_BOOKS, *(root for root, _ in _READERS)}

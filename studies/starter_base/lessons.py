@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from medagent.pieces import Piece, encode
 from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Passage
-from medagent.starter.templates import INHERITANCE, RELATIONS, query
+from medagent.starter.templates import INHERITANCE, RELATIONS
 from medagent.types import LETTERS, Limits, Question
 from studies.starter_base.made_up_names import NameMaker
 
@@ -40,6 +40,11 @@ MUSINGS = (
     "That needs some thought.",
     "So what follows from this?",
 )
+
+
+def query(name: str, relation: str) -> str:
+    """The search query for one fact, such as "gout first-line drug"."""
+    return f"{name} {RELATIONS[relation].key}"
 
 
 @dataclass(frozen=True)

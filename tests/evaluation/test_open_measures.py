@@ -47,6 +47,10 @@ def test_factoid_measures_by_hand() -> None:
     assert found["exact_match"].value == found["contains_answer"].value == 1 / 5  # of the first answers
 
 
+def test_questions_without_a_gold_answer_such_as_an_environments_have_no_measures() -> None:
+    assert open_measures([rollout(Question("e", "?"), answer) for answer in ("A", "", None)]) == {}
+
+
 def test_list_measures_by_hand() -> None:
     found = open_measures([listed("alpha; b"), listed("a"), listed("a; c; d; alpha"), listed(None)])
     # precision 1, 1, 1/4, 0; recall 1, 1/2, 1/2, 0; F1 1, 2/3, 1/3, 0

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from sklearn.calibration import calibration_curve
 
-from medagent.evaluation.grading.exact_match import exact_match, f1
+from medagent.evaluation.open_measures import exact_match, f1
 from medagent.evaluation.statistics import (
     Accuracy,
     bootstrap_mean,

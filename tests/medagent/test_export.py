@@ -22,7 +22,7 @@ from medagent.errors import ConfigError, InputError
 from medagent.models.agent_weights import load_weights
 from medagent.models.base_models import STARTER, model_path
 from medagent.models.causal_lm import load_causal_lm
-from medagent.models.merging import MergeLoss, form_for
+from medagent.models.plain_lora import MergeLoss, form_for
 from medagent.training.engines import ModuleWeights
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from transformers import AutoTokenizer
 
 from medagent.agent import Agent, GivenSearch, Job
+from medagent.any_model import AnyModelLinesProtocol, PlainLinesProtocol, named_numbers, numbered_lines
 from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.rollout_files import readable, rollout_from
 from medagent.evidence.kinds import EvidenceKind
 from medagent.evidence.verdict import judge
-from medagent.lines import LinesProtocol, PlainLinesProtocol, named_numbers, numbered_lines
 from medagent.models.base_models import model_path
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import TurnProtocol
 from medagent.retrieval.passages import Hit, Passage
-from medagent.training.rewards import RightLines
 from medagent.types import Limits, Question, Rollout, StopReason
 
 GOUT = Passage.make("Gout", "Gout is caused by urate crystals. The first-line drug is allopurinol. It is given daily.")
@@ -43,9 +41,9 @@ def rolled_out(protocol: TurnProtocol, *turns: str, question: Question = QUESTIO
 
 
 def test_the_program_writes_the_named_sentences_with_their_citations() -> None:
-    found = rolled_out(LinesProtocol(), "<search>gout</search>", "<answer>[2] [5]</answer>")
+    found = rolled_out(AnyModelLinesProtocol(), "<search>gout</search>", "[2] [5]")
     assert found.answer == "The first-line drug is allopurinol. [1]\nIt is treated with ascorbic acid. See there. [2]"
-    assert found.turns[-1].text == "<answer>[2] [5]</answer>"
+    assert found.turns[-1].text == "[2] [5]"
     assert grade(found).cited == (1, 2)
 
 
@@ -55,20 +53,20 @@ def test_each_sentence_is_shown_with_its_number_and_a_short_one_belongs_to_the_o
         "Scurvy: Scurvy is a lack of one vitamin.",
         "It is treated with ascorbic acid. See there.",
     ]
-    found = rolled_out(LinesProtocol(), "<search>gout</search>", "<answer>[2]</answer>")
+    found = rolled_out(AnyModelLinesProtocol(), "<search>gout</search>", "[2]")
     shown = TOKENIZER.decode(found.turns[0].observation_ids)
-    assert "- The first-line drug is allopurinol [2].\n" in shown
+    assert "[2] The first-line drug is allopurinol.\n" in shown
 
 
 def test_numbers_go_on_over_the_searches_of_a_dialogue() -> None:
-    found = rolled_out(LinesProtocol(), "<search>gout</search>", "<search>more</search>", "<answer>[7]</answer>")
-    assert "allopurinol [7]" in TOKENIZER.decode(found.turns[1].observation_ids)
+    found = rolled_out(AnyModelLinesProtocol(), "<search>gout</search>", "<search>more</search>", "[7]")
+    assert "[7] The first-line drug is allopurinol." in TOKENIZER.decode(found.turns[1].observation_ids)
     assert found.answer == "The first-line drug is allopurinol. [3]"
 
 
 @pytest.mark.parametrize("said", ["none", "[17]", "0", "allopurinol", "5-10.5 mg", "1.5"])
 def test_an_answer_that_names_no_sentence_shown_is_none(said: str) -> None:
-    found = rolled_out(LinesProtocol(), "<search>gout</search>", f"<answer>{said}</answer>")
+    found = rolled_out(AnyModelLinesProtocol(), "<search>gout</search>", said)
     assert (found.answer, found.stop_reason) == (None, StopReason.MALFORMED)
 
 
@@ -79,14 +77,14 @@ def test_an_untrained_model_may_say_that_none_answers() -> None:
 
 
 def test_what_the_agent_writes_beside_numbers_is_not_printed() -> None:
-    found = rolled_out(LinesProtocol(), "<search>gout</search>", "<answer>Take 500 mg, see [2] and [2].</answer>")
+    found = rolled_out(AnyModelLinesProtocol(), "<search>gout</search>", "Take 500 mg, see [2] and [2].")
     assert found.answer == "The first-line drug is allopurinol. [1]"
 
 
 def test_the_letter_follows_where_the_sentences_name_one_option() -> None:
     options = Question("q", "Which drug treats gout?", ("colchicine", "Allopurinol"), answer="B")
     for said, letter in (("[2]", "(B)"), ("[1]", "")):
-        found = rolled_out(LinesProtocol(), "<search>gout</search>", f"<answer>{said}</answer>", question=options)
+        found = rolled_out(AnyModelLinesProtocol(), "<search>gout</search>", said, question=options)
         assert (found.answer or "").endswith(letter or "crystals. [1]")
         assert grade(found).correct is bool(letter)
 
@@ -96,21 +94,18 @@ def test_an_untrained_model_is_given_numbered_sentences_and_names_some() -> None
     assert found.answer == "The first-line drug is allopurinol. [1]"
 
 
-@pytest.mark.parametrize(
-    ("said", "reward", "right"), [("[2]", 1.0, True), ("[2] [1]", 0.55, True), ("[1]", 0.1, False)]
-)
-def test_needless_sentences_earn_less(said: str, reward: float, right: bool) -> None:
-    found = rolled_out(LinesProtocol(), "<search>gout</search>", f"<answer>{said}</answer>")
+@pytest.mark.parametrize(("said", "right"), [("[2]", True), ("[2] [1]", True), ("[1]", False)])
+def test_sentences_are_right_where_one_holds_a_right_answer(said: str, right: bool) -> None:
+    found = rolled_out(AnyModelLinesProtocol(), "<search>gout</search>", said)
     assert (grade(found).verdict is Verdict.CORRECT) is right
-    assert RightLines()(found).reward == pytest.approx(reward)
     assert grade(rollout_from(readable(found))) == grade(found)
 
 
-def test_a_list_earns_by_its_entries_and_by_its_sentences() -> None:
+def test_sentences_answer_a_list_where_they_hold_every_entry() -> None:
     both = Question("q", "Drugs?", form="list", items=(("allopurinol",), ("ascorbic acid", "vitamin C")))
-    for said, score in (("[2] [5]", 1.0), ("[2]", 2 / 3), ("[2] [1]", 2 / 4)):
-        found = rolled_out(LinesProtocol(), "<search>gout</search>", f"<answer>{said}</answer>", question=both)
-        assert RightLines(well_formed=0.0, abstained=0.0)(found).reward == pytest.approx(score)
+    for said, right in (("[2] [5]", True), ("[2]", False)):
+        found = rolled_out(AnyModelLinesProtocol(), "<search>gout</search>", said, question=both)
+        assert grade(found).correct is right
 
 
 @pytest.mark.parametrize(
@@ -135,8 +130,3 @@ def test_numbers_of_sentences_are_read_in_every_form_that_models_write_and_doses
     said: str, numbers: list[int]
 ) -> None:
     assert named_numbers(said) == numbers
-
-
-def test_the_prompt_of_a_ranked_question_asks_for_numbers_alone() -> None:
-    ranked, plain = (LinesProtocol().prompt(replace(QUESTION, form=form)) for form in ("ranked", "text"))
-    assert ranked == plain

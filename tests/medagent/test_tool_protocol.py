@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from medagent.errors import ConfigError
@@ -39,6 +41,19 @@ def test_results_keep_to_their_limit() -> None:
     )
     assert len(ids) <= 150
     assert shown == [1]
+
+
+@pytest.mark.parametrize("error", ["", "no\\n\n\x01 " * 99])
+def test_a_result_that_is_cut_inside_json_stays_json(error: str) -> None:
+    tokenizer, passage = hermes(), Hit(Passage.make("Gout", 'a\\b "c"\x02' * 99), 1.0)
+    plain, quoted = (f"{{{{ message.content{each} }}}}\n</tool" for each in ("", " | tojson"))
+    tokenizer.chat_template = tokenizer.chat_template.replace(plain, quoted)
+    result = ToolResult("search", () if error else (passage,), error=error)
+    for most in range(100, 130):
+        ids, _ = ToolProtocol().encode_results(tokenizer, [result], first_number=1, max_tokens=most)
+        text = tokenizer.decode(ids)
+        assert len(ids) <= most
+        json.loads(text.partition("<tool_response>\n")[2].partition("\n</tool_response>")[0])
 
 
 def test_a_turn_that_a_limit_cut_is_ended_before_what_follows() -> None:

@@ -16,13 +16,13 @@ from chromadb.errors import InternalError
 
 from medagent.cli import main as cli
 from medagent.cli.main import main
+from medagent.retrieval.access import ReadLock, explain_disk_errors, writing
 from medagent.retrieval.corpora import file_corpus
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import CorpusError, IndexMismatchError, IndexUnwritableError
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.index import add_to_index, build_index, open_chroma, open_vectors
 from medagent.retrieval.lexical import LexicalIndex
-from medagent.retrieval.locking import ReadLock, explain_disk_errors, writing
 from medagent.retrieval.maintenance import index_stats, rebuild_index, remove_from_index
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage

@@ -9,11 +9,10 @@ import pytest
 
 from medagent.cli.main import main
 from medagent.retrieval.bibliography import Bibliography
-from medagent.retrieval.chunking import Document, Section, chunk_document
+from medagent.retrieval.chunking import Document, Section, chunk_document, kind_and_grade, kind_line
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.index import build_index
-from medagent.retrieval.passage_kinds import kind_and_grade, kind_line
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import Chunking

@@ -13,10 +13,9 @@ from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.index import build_index
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
-from medagent.retrieval.query_match import Synonyms, Term, set_synonyms
+from medagent.retrieval.query_match import Synonyms, Term, groups_of, set_synonyms
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import IndexSettings, SearchSettings
-from medagent.retrieval.term_lists import groups_of
 
 TEXTS = {
     "mi": "Myocardial infarction is treated with aspirin.",

@@ -17,7 +17,7 @@ from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.index import build_index, sync_index
 from medagent.retrieval.ingest_policy import Changes
 from medagent.retrieval.maintenance import remove_from_index, restore_in_index
-from medagent.retrieval.opening import open_index
+from medagent.retrieval.remote import open_index
 from medagent.retrieval.store import PassageStore
 from tests.retrieval.libraries import add, held, notice, pubmed, record, rows, synced
 from tests.retrieval.support import CountingEmbedder

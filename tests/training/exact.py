@@ -22,7 +22,7 @@ from medagent.training.experience import Experience
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule, StepCallback
 from medagent.training.objectives import PolicyTerms
-from medagent.training.rollouts.stale_rollouts import read_rollouts
+from medagent.training.rollouts.collection import read_rollouts
 from medagent.types import Rollout, StopReason
 from tests.recording import RecordingPolicy
 from tests.training.golden.make import ROLLOUTS

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from medagent.training.data import _Iteration
 from medagent.training.prepare import OffPolicy
-from medagent.training.rollouts.stale_rollouts import Background, StaleRollouts
+from medagent.training.rollouts.collection import Background, StaleRollouts
 from medagent.types import Question, Rollout, StopReason
 from tests.training.support import make_data
 
@@ -56,7 +56,7 @@ def test_a_run_sent_back_by_one_iteration_trains_on_the_same_rollouts(tmp_path: 
             return [Rollout(Question(f"{coming} with {weights}", "q"), (4,), (), StopReason.MALFORMED)]
 
         kept = StaleRollouts(tmp_path, staleness=1, rank=0, background=Background())
-        return [rollout.question.id for rollout in kept.take(iteration, last=9, collect=collect)]
+        return [rollout.question.id for rollout in kept.take(iteration, last=9, collect=collect, costs={})]
 
     first = [taken(iteration, f"those of {iteration}") for iteration in range(4)]
     assert first[2:] == [["2 with those of 1"], ["3 with those of 2"]]

@@ -15,7 +15,7 @@ from medagent.training.command import train_command
 from medagent.training.data import RolloutData
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
-from medagent.training.rollouts.stale_rollouts import read_rollouts
+from medagent.training.rollouts.collection import read_rollouts
 from tests.training.support import arguments, make_module, numbers, stop_at
 
 

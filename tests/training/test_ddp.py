@@ -12,7 +12,7 @@ import torch
 
 from medagent.training.batching import split_by_length
 from medagent.training.experience import loss_weights
-from medagent.training.heads import NUM_EVIDENCE_FEATURES
+from medagent.training.forward import NUM_EVIDENCE_FEATURES
 from tests.support import ROOT
 
 

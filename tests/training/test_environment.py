@@ -21,7 +21,7 @@ from medagent.training.callbacks import AgentExport
 from medagent.training.data import RolloutData
 from medagent.training.prepare import prepare
 from medagent.training.rewards import F1
-from medagent.training.rollouts.noisy_retrieval import NoisyRetrieval
+from medagent.training.rollouts.questions import NoisyRetrieval
 from medagent.types import Question, Rollout, StopReason, Turn
 from studies.starter_base.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from tests.training.support import make_module, quiet_trainer

@@ -112,7 +112,7 @@ def test_split_micro_batches_train_to_the_same_numbers(train_index: Path, tmp_pa
 
 
 def test_wrong_settings_are_refused() -> None:
-    with pytest.raises(ConfigError, match="logits_rows 0"):
+    with pytest.raises(ConfigError, match="logits_rows: found 0, wanted 1 or more"):
         Execution(logits_rows=0)
     assert replace(Execution(), max_tokens=8).max_tokens == 8
 

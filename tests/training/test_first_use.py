@@ -161,7 +161,7 @@ def test_groups_of_equal_rollouts_have_no_loss_if_asked(retriever) -> None:
     assert torch.equal(masked.advantages_BT[:2], kept.advantages_BT[:2])
     with pytest.raises(ConfigError, match=r"data\.zero_std_groups"):
         check_composition(
-            GAE, has_critic=True, critic_inputs="context", num_samples=2, num_critic_epochs=0, zero_std_groups="mask"
+            GAE, make_module(), make_data(retriever, num_samples=2, num_critic_epochs=0, zero_std_groups="mask")
         )
 
 

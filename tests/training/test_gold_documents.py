@@ -7,8 +7,8 @@ import pytest
 from medagent.evaluation.grading.citations import ground
 from medagent.evaluation.search_recall import recall_of
 from medagent.retrieval.passages import Hit, Passage
-from medagent.training.heads import TURNS
-from medagent.training.prepare.evidence import evidence
+from medagent.training.forward import TURNS
+from medagent.training.prepare import evidence
 from medagent.training.rewards import TurnRewards
 from medagent.types import Question, Rollout, StopReason, Turn
 

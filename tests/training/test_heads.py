@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from medagent.training.heads import chosen_scores, frozen_head
+from medagent.training.forward import chosen_scores, frozen_head
 
 
 def head_of(*, bias: bool, dtype: torch.dtype = torch.float32) -> nn.Linear:

@@ -22,7 +22,7 @@ from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.training.callbacks import ClippingBiasCorrection, CollapseMonitor
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
-from medagent.training.rollouts.stale_rollouts import check_ranks
+from medagent.training.rollouts.collection import check_ranks
 from medagent.training.run import _refuse_changes
 from medagent.training.settings import check_trainer_settings
 from tests.training.support import OneBatch, make_data, make_module, quiet_trainer, small_experience

@@ -134,7 +134,7 @@ def test_a_setting_of_the_trainer_does_what_it_says_or_is_refused() -> None:
     [
         ({"trainer.precision": "bf16-mixed"}, "model.dtype"),
         ({"trainer.strategy": "fsdp"}, "wanted auto or ddp"),
-        ({"trainer.accumulate_grad_batches": 3}, "accumulate_grad_batches: found 3 with data.num_micro_batches 4"),
+        ({"trainer.accumulate_grad_batches": 3}, "accumulate_grad_batches: found 3, wanted 1.*num_micro_batches"),
         ({"trainer.devices": "0,1,2", "trainer.strategy": "ddp"}, "num_questions is 16 on 3 ranks"),
         ({"trainer.devices": 1, "trainer.num_nodes": 5}, "num_questions is 16 on 5 ranks"),
         ({"trainer.devices": 4, "trainer.strategy": "ddp"}, "16 on 4 ranks"),  # 4 of each rank fill no 8 micro-batches

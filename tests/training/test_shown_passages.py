@@ -20,8 +20,8 @@ from medagent.evidence.check import EvidenceCheck
 from medagent.protocol import TagProtocol
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.passages import Hit, Passage
-from medagent.training.heads import TURNS
-from medagent.training.prepare.evidence import evidence
+from medagent.training.forward import TURNS
+from medagent.training.prepare import evidence
 from medagent.training.rewards import TurnRewards
 from medagent.types import Limits, Question, Rollout
 from tests.recording import RecordingPolicy

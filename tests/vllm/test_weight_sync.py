@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from medagent.engines.vllm import ServedAdapters
 from medagent.errors import PolicyError
-from medagent.policies.vllm.api import VllmApi
+from medagent.policies.vllm.server import VllmApi
 from medagent.training.engines import ModuleWeights, VllmEngine
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule

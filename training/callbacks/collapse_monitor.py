@@ -19,16 +19,17 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning_utilities.core.apply_func import apply_to_collection
 
-from medagent.errors import ConfigError
+from medagent.errors import ConfigError, require
 from medagent.files import write_whole
 from medagent.training.callbacks.export import AgentExport
 from medagent.training.data import RolloutData
 from medagent.training.default_callbacks import log_at_once
 from medagent.training.module import AgentModule
-from medagent.training.ranks import over_ranks
+from medagent.training.ranks import callbacks_of, over_ranks
 
 Action = Literal["report", "stop", "rollback"]
 EVENTS_FILE = "collapse.json"
+KEPT = ("rollbacks", "stopped", "events")  # of the monitor, in a checkpoint
 SUCCESS, HELD_OUT = "reward/success", "validation/accuracy"
 CLIPPED, ENTROPY = "policy/clip_fraction", "policy/entropy"
 ANSWERS, SEARCHES = "rollout/valid_answer", "rollout/searches"
@@ -72,13 +73,11 @@ class Thresholds:
 
     def __post_init__(self) -> None:
         for name in ("success_fall", "searches_fall", "held_out_fall"):
-            if not 0 < getattr(self, name) < 1:
-                raise ConfigError(f"Thresholds.{name}: found {getattr(self, name)}, wanted a share between 0 and 1.")
+            require(0 < getattr(self, name) < 1, f"Thresholds.{name}", getattr(self, name), "a share between 0 and 1")
         for name in ("spike", "entropy_rise", "clip_rise"):
-            if getattr(self, name) <= 1:
-                raise ConfigError(f"Thresholds.{name}: found {getattr(self, name)}, wanted a multiple above 1.")
-        if self.history < 2 or self.warnings_for_alarm < 1:
-            raise ConfigError("Thresholds: history must be 2 or more, warnings_for_alarm 1 or more.")
+            require(getattr(self, name) > 1, f"Thresholds.{name}", getattr(self, name), "a multiple above 1")
+        for name, least in (("history", 2), ("warnings_for_alarm", 1)):
+            require(getattr(self, name) >= least, f"Thresholds.{name}", getattr(self, name), f"{least} or more")
 
 
 class CollapseVerdict(NamedTuple):
@@ -102,13 +101,9 @@ class CollapseDetector:
     def observe(self, metrics: Mapping[str, float]) -> CollapseVerdict:
         """Judge an iteration: success from before its updates, held-out accuracy from after them."""
         row = {name: metrics[name] for name in (*WATCHED, HELD_OUT) if name in metrics}
-        if SUCCESS not in row:
-            raise ConfigError(
-                "CollapseDetector: the metrics hold no reward/success, which tells collapse from progress."
-            )
+        require(SUCCESS in row, "CollapseDetector", f"metrics without {SUCCESS}", "it, to tell collapse from progress")
         self.first = self.first or row
         self.rows.append(row)
-        limits, held_out = self.thresholds, len([each for each in self.rows[-2:] if HELD_OUT in each]) == 2
         signs = {name: f"not a number: {name} is {value}" for name, value in row.items() if not math.isfinite(value)}
         for name, found, low, high, what in self._bounds(row):
             if found < low or found > high:
@@ -116,14 +111,10 @@ class CollapseDetector:
                 signs.setdefault(name, f"{what}: {name} is {found:.3g} (bound {bound:.3g})")
         # A token that blows up the estimate of KL blows up the gradient's norm too: one cause, counted once.
         causes = signs.keys() - ({"policy/grad_norm"} if "kl/reference" in signs else set())
-        alarm = bool(signs.keys() & {HELD_OUT, SUCCESS}) or len(causes) >= limits.warnings_for_alarm
-        if limits.held_out_decides and held_out:
+        alarm = bool(signs.keys() & {HELD_OUT, SUCCESS}) or len(causes) >= self.thresholds.warnings_for_alarm
+        if self.thresholds.held_out_decides and self._mean_of_two(HELD_OUT) is not None:
             alarm = HELD_OUT in signs
         return CollapseVerdict(signs, alarm, good=not signs and row[SUCCESS] >= 0.9 * self.best)
-
-    def forget_recent(self) -> None:
-        """Forget the last iterations, as a rollback discards their policy."""
-        self.rows = []
 
     def state(self) -> dict[str, Any]:
         """The state for a checkpoint."""
@@ -133,15 +124,13 @@ class CollapseDetector:
         """Take up the state of a checkpoint."""
         vars(self).update({name: copy(value) for name, value in state.items()})
 
+    def _mean_of_two(self, name: str) -> float | None:
+        recent = [each[name] for each in self.rows[-2:] if name in each]
+        return sum(recent) / 2 if len(recent) == 2 else None
+
     def _bounds(self, row: dict[str, float]) -> Iterator[tuple[str, float, float, float, str]]:
         """(metric, what was found, its lowest and highest value without a sign, what a sign means)."""
-        limits = self.thresholds
-
-        def mean_of_two(name: str) -> float | None:
-            recent = [each[name] for each in self.rows[-2:] if name in each]
-            return sum(recent) / 2 if len(recent) == 2 else None
-
-        held_out, success = mean_of_two(HELD_OUT), mean_of_two(SUCCESS)
+        limits, held_out, success = self.thresholds, self._mean_of_two(HELD_OUT), self._mean_of_two(SUCCESS)
         if held_out is not None:
             self.best_held_out = max(self.best_held_out, held_out)
             low = (1 - limits.held_out_fall) * self.best_held_out - TIE
@@ -150,27 +139,23 @@ class CollapseDetector:
         if success is not None and self.best >= self.first[SUCCESS] + limits.learnt - TIE:
             low = (1 - limits.success_fall) * self.best - TIE
             yield SUCCESS, success, low, math.inf, "success has fallen from its best"
-        past = defaultdict[str, list[float]](list)
-        for each in self.rows[:-1]:
-            for name in each.keys() & row.keys():
-                past[name].append(each[name])
-        if clips := past[CLIPPED]:
+        past = {name: [each[name] for each in self.rows[:-1] if name in each] for name in row}
+        if clips := past.get(CLIPPED):
             high = max(limits.clip_floor, limits.clip_rise * min(clips))
             yield CLIPPED, row[CLIPPED], -math.inf, high, "clipping drops more and more of the update"
-        if entropies := past[ENTROPY]:
+        if entropies := past.get(ENTROPY):
             high, low = limits.entropy_rise * min(entropies), limits.entropy_low * self.first.get(ENTROPY, entropies[0])
             yield ENTROPY, row[ENTROPY], -math.inf, high, "the policy becomes random"
             yield ENTROPY, row[ENTROPY], low, math.inf, "the policy has become deterministic"
-        if answers := past[ANSWERS]:
+        if answers := past.get(ANSWERS):
             yield ANSWERS, row[ANSWERS], max(answers) - limits.invalid_rise, math.inf, "answers become unreadable"
-        if searches := past[SEARCHES]:
+        if searches := past.get(SEARCHES):
             low = (1 - limits.searches_fall) * max(searches)
             yield SEARCHES, row[SEARCHES], low, math.inf, "the agent stops searching"
         for name, what in HEAVY_TAILED.items():
-            if len(past[name]) > 2:
-                *before, last = past[name]
-                usual = median(before[-limits.history :])
-                high = limits.kl if name == "kl/reference" else limits.spike * usual
+            *before, last = past.get(name) or [0.0]
+            if len(before) > 1:
+                high = limits.kl if name == "kl/reference" else limits.spike * median(before[-limits.history :])
                 if last > high:
                     yield name, row[name], -math.inf, high, what
 
@@ -194,8 +179,7 @@ class CollapseMonitor(Callback):
         max_rollbacks: int = 3,
         thresholds: Thresholds = Thresholds(),
     ) -> None:
-        if not 0 < factor < 1:
-            raise ConfigError(f"CollapseMonitor.factor: found {factor}, wanted a number between 0 and 1.")
+        require(0 < factor < 1, "CollapseMonitor.factor", factor, "a number between 0 and 1")
         self._action, self._factor, self._max_rollbacks = action, factor, max_rollbacks
         self._detector = CollapseDetector(thresholds)
         self._rollbacks, self._stopped = 0, False
@@ -204,17 +188,11 @@ class CollapseMonitor(Callback):
         self._candidate: dict[str, Any] = {}  # weights and optimizer before the iteration
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "detector": self._detector.state(),
-            "rollbacks": self._rollbacks,
-            "stopped": self._stopped,
-            "events": self._events,
-        }
+        return {"detector": self._detector.state(), **{name: getattr(self, f"_{name}") for name in KEPT}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._detector.restore(state_dict["detector"])
-        self._rollbacks, self._stopped = state_dict["rollbacks"], state_dict["stopped"]
-        self._events = list(state_dict["events"])
+        vars(self).update({f"_{name}": state_dict[name] for name in KEPT})
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take up the smaller step of a resumed run; a run that was stopped stays stopped."""
@@ -295,11 +273,12 @@ class CollapseMonitor(Callback):
             self._rollbacks += 1
             module.policy_lr_scale = self._factor**self._rollbacks
             event["policy_lr_scale"] = module.policy_lr_scale
-            self._detector.forget_recent()
+            self._detector.rows = []  # of a policy that is discarded
         if action == "stop":
             self._stopped = trainer.should_stop = True
-        exports = any(isinstance(each, AgentExport) for each in trainer.callbacks)  # type: ignore[attr-defined]
-        if exports and (action == "stop" or (action == "rollback" and iteration == trainer.max_epochs)):
+        if callbacks_of(trainer, AgentExport) and (
+            action == "stop" or (action == "rollback" and iteration == trainer.max_epochs)
+        ):
             # An agent exported before this callback has the weights that are discarded.
             AgentExport.export(trainer, module)
         self._events.append(event)

@@ -11,7 +11,7 @@ import socket
 import warnings
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -27,7 +27,7 @@ from medagent.pieces import Block
 from medagent.policy import Policy, SampledTurn, TurnStop
 from medagent.retrieval.batching import SearchStats
 from medagent.serving import openai_form as openai
-from medagent.serving.admission import TooLongError
+from medagent.serving.errors import TooLongError
 from medagent.serving.responses import handle_errors, stream, unless_gone
 from medagent.tool_calls import Message
 from medagent.tool_protocol import ToolProtocol
@@ -96,11 +96,12 @@ class Recording:
         most = min(room, limits.max_turn_tokens)
         sampled = await self._sample(context, min(most, max_tokens), (*ends, *(Block("", stop) for stop in stops)))
         cut = cut_by(sampled.stop, most, limits) if max_tokens >= most else None  # by our limits, not the agent's
-        text, ended = sampled.text.removesuffix(str(tokenizer.eos_token)), sampled.stop is not TurnStop.LENGTH
+        text = sampled.text.removesuffix(str(tokenizer.eos_token))
         if sampled.stop is TurnStop.TAG and text == sampled.text and not text.endswith(tuple(end.end for end in ends)):
-            text, ended = text.removesuffix(next(filter(text.endswith, stops), "")), False
+            text = text.removesuffix(next(filter(text.endswith, stops), ""))
         text = protocol.opened(tokenizer) + protocol.without_end(tokenizer, text)
-        message = protocol.read_message(text)
+        message = protocol.read_message(text, tokenizer)
+        ended = protocol.ended(tokenizer, sampled, called=bool(message.calls))
         if any(call.error for call in message.calls):  # OpenAI's form has no place for it
             message = Message("assistant", text)
         if self.stop is not StopReason.MAX_TURNS:  # of a request at the same time, which was refused
@@ -187,13 +188,6 @@ class CaptureRequest(BaseModel):
     response_format: dict[Literal["type"], Literal["text"]] | None = None
 
 
-class _CaptureServer(uvicorn.Server):
-    """A server that leaves signals to the training run."""
-
-    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
-        return nullcontext()
-
-
 class Capture:
     """The endpoint. It serves on the event loop of the rollouts that it records, on a free port of 127.0.0.1.
 
@@ -205,7 +199,7 @@ class Capture:
     def __init__(self, policy: Policy, protocol: ToolProtocol, limits: Limits) -> None:
         self.policy, self.protocol, self.limits, self.stats = policy, protocol, limits, CaptureStats()
         self._recordings: dict[str, Recording] = {}
-        self._server: tuple[_CaptureServer, asyncio.Task[None], socket.socket] | None = None
+        self._server: tuple[uvicorn.Server, asyncio.Task[None], socket.socket] | None = None
         self._app = FastAPI(openapi_url=None)
         handle_errors(self._app)
         for base in ("/v1", "/rollouts/{id_}/v1"):
@@ -219,7 +213,8 @@ class Capture:
         if self._server is None:
             listener = socket.create_server(("127.0.0.1", 0))
             config = uvicorn.Config(self._app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
-            server = _CaptureServer(config)
+            server = uvicorn.Server(config)
+            server.capture_signals = nullcontext  # type: ignore[assignment]  # they are the training run's
             self._server = server, asyncio.create_task(server.serve([listener])), listener
         id_, port = secrets.token_hex(8), self._server[2].getsockname()[1]
         recording = Recording(self, job, f"http://127.0.0.1:{port}/rollouts/{id_}/v1")
@@ -297,13 +292,10 @@ def _key(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str
 
 
 def _completion(model: str, message: Message, sampled: SampledTurn, read: int) -> dict[str, Any]:
+    called = [{"name": call.name, "arguments": json.dumps(dict(call.arguments))} for call in message.calls]
     calls = [
-        {
-            "id": f"call_{secrets.token_hex(12)}",
-            "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
-        }
-        for call in message.calls
+        {"index": at, "id": f"call_{secrets.token_hex(12)}", "type": "function", "function": each}
+        for at, each in enumerate(called)
     ]
     finish = "length" if sampled.stop is TurnStop.LENGTH else "tool_calls" if calls else "stop"
     wrote = len(sampled.token_ids)
@@ -317,9 +309,10 @@ def _completion(model: str, message: Message, sampled: SampledTurn, read: int) -
 async def _chunks(whole: dict[str, Any], options: openai.StreamOptions | None) -> AsyncGenerator[str]:
     """The completion as a stream of one piece: it is sampled whole."""
     id_, model, (choice,) = whole["id"], whole["model"], whole["choices"]
-    calls = [{"index": at, **call} for at, call in enumerate(choice["message"].get("tool_calls", ()))]
-    delta = {"role": "assistant", "content": choice["message"]["content"], **({"tool_calls": calls} if calls else {})}
-    pieces = [openai.chunk(id_, model, delta), openai.chunk(id_, model, {}, finish=choice["finish_reason"])]
+    pieces = [
+        openai.chunk(id_, model, choice["message"]),
+        openai.chunk(id_, model, {}, finish=choice["finish_reason"]),
+    ]
     if options and options.include_usage:
         pieces.append(openai.usage_chunk(id_, model, whole["usage"]))
     for piece in pieces:

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -15,7 +15,7 @@ from medagent.errors import ConfigError, MedagentError, PolicyError
 from medagent.policy import Session
 from medagent.retrieval.batching import SearchBatcher
 from medagent.tool_protocol import ToolProtocol
-from medagent.training.rollouts.daemon import in_daemon
+from medagent.training.rollouts.collection import in_daemon
 from medagent.types import Rollout, StopReason, Turn
 
 
@@ -62,16 +62,8 @@ class EpisodeAgent(Agent):
     environment: EpisodeEnvironment = field(kw_only=True)
     _running: int = field(default=0, init=False)
 
-    def run_all(
-        self, jobs: Sequence[Job], *, max_open: int = 512, on_done: Callable[[Rollout], None] | None = None
-    ) -> list[Rollout]:
-        return super().run_all(jobs, max_open=min(max_open, self.environment.max_running), on_done=on_done)
-
-    def stream(
-        self, jobs: Sequence[Job], *, max_open: int, on_done: Callable[[Job, Rollout], None], max_errors: int = 5
-    ) -> None:
-        most = min(max_open, self.environment.max_running)
-        super().stream(jobs, max_open=most, on_done=on_done, max_errors=max_errors)
+    def __post_init__(self) -> None:
+        self.max_running = self.environment.max_running
 
     @abstractmethod
     async def _play(self, job: Job, session: Session, on_turn: Callable[[Turn], None]) -> Rollout:

@@ -100,7 +100,7 @@ class MessageAgent(EpisodeAgent):
                 return StopReason.MAX_TOTAL_TOKENS, 0.0
             sampled = await session.sample(max_tokens=room)
             text = protocol.opened(tokenizer, number) + protocol.without_end(tokenizer, sampled.text)
-            said = protocol.read_message(text)
+            said = protocol.read_message(text, tokenizer)
             turn = Turn(sampled.token_ids, sampled.logprobs, text, usage=sampled.usage, calls=said.calls)
             turns.append(replace(turn, context_ids=sampled.context_ids))
             if cut := cut_by(sampled.stop, room, limits):
@@ -111,7 +111,9 @@ class MessageAgent(EpisodeAgent):
                 turns[-1] = replace(turns[-1], answer=said.content or str([dict(c.arguments) for c in said.calls]))
                 on_turn(turns[-1])
                 return StopReason.ANSWERED, reward
-            ids = self._next_of(protocol, messages)
+            called = any(each.role == "tool" for each in messages)
+            ended = protocol.history == "rerender" or protocol.ended(tokenizer, sampled, called=called)
+            ids = self._next_of(protocol, messages, ended)
             total += len(sampled.token_ids) + len(ids)
             session.append(ids)
             turns[-1] = replace(turns[-1], observation_ids=tuple(ids), reward=reward)
@@ -123,13 +125,13 @@ class MessageAgent(EpisodeAgent):
         shown = [replace(each, content=each.content[:most]) for each in messages]
         return cast(ToolProtocol, self.protocol).encode_messages(self.policy.tokenizer, shown, tools)
 
-    def _next_of(self, protocol: ToolProtocol, messages: Sequence[Message]) -> list[int]:
+    def _next_of(self, protocol: ToolProtocol, messages: Sequence[Message], ended: bool) -> list[int]:
         """Token ids of the messages after a turn; their texts are truncated to `max_observation_tokens` in all."""
         most = self.limits.max_observation_tokens
         kept = most * CHARACTERS
         while True:
             shown = [replace(each, content=each.content[:kept]) for each in messages]
-            ids = protocol.encode_next(self.policy.tokenizer, shown)
+            ids = protocol.encode_next(self.policy.tokenizer, shown, ended=ended)
             if len(ids) <= most or not kept:
                 return ids
             kept = min(kept - 1, max(len(each.content) for each in shown) * most // len(ids))

@@ -6,13 +6,13 @@ its client opens a new session in mid-rollout where the old one is lost.
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 
 from medagent.errors import ConfigError
 from medagent.retrieval.errors import needs_package
-from medagent.tool_calls import Message
+from medagent.tool_calls import Message, ToolCall
 from medagent.training.environments.messages import MessageEnvironment, Step
 from medagent.types import Question
 
@@ -94,28 +94,29 @@ class OpenEnv(MessageEnvironment):
         return [*told, Message("user", _text_of(observation))]
 
     async def step(self, message: Message) -> Step:
+        calls = message.calls
+        role: Literal["tool", "user"] = "tool" if calls and not self._field else "user"
         if self._field:
-            return await self._told({self._field: message.content})
-        if not message.calls and self.answer_tool:
+            calls = (ToolCall("", {self._field: message.content}),)
+        elif not calls and self.answer_tool:
             (own,) = (each["function"] for each in self.tools if each["function"]["name"] == self.answer_tool)
             argument = next(iter(own["parameters"]["properties"]))
-            return await self._told(_call(self.answer_tool, {argument: message.content}))
+            calls = (ToolCall(self.answer_tool, {argument: message.content}),)
         results, earned, done = list[Message](), 0.0, False
-        for call in message.calls:
-            said, reward = call.error and f"error: {call.error}", 0.0
-            if not said:
-                action = _call(call.name, call.arguments) if self._mcp else dict(call.arguments)
-                observation, reward, done = await self._ask("step", action)
-                said = _text_of(observation)
-            results.append(Message("tool", said, name=call.name))
+        for call in calls:
+            observation: Any = {"error": call.error}
+            reward = 0.0
+            if not call.error:
+                observation, reward, done = await self._ask("step", self._action(call))
+            results.append(Message(role, _text_of(observation), name=call.name))
             earned += reward
             if done:
                 break
         return results or [Message("user", "Call one of the functions.")], earned, done
 
-    async def _told(self, action: Mapping[str, Any]) -> Step:
-        observation, reward, done = await self._ask("step", action)
-        return [Message("user", _text_of(observation))], reward, done
+    def _action(self, call: ToolCall) -> dict[str, Any]:
+        named = {"type": "call_tool", "tool_name": call.name, "arguments": dict(call.arguments)}
+        return named if self._mcp else dict(call.arguments)
 
     async def close(self) -> None:
         if self._socket is not None:
@@ -131,10 +132,6 @@ class OpenEnv(MessageEnvironment):
                 return {"error": f"{found.get('message')} {found.get('errors', '')}"}, 0.0, False
             raise RuntimeError(f"{found.get('code')}: {found.get('message')}")
         return found["observation"], float(found.get("reward") or 0.0), bool(found.get("done"))
-
-
-def _call(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
 
 
 def _schema_of(tool: Mapping[str, Any]) -> Any:

@@ -7,15 +7,15 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from medagent.answer_forms import FORM_HINTS
 from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError, needs_package
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.retriever import FilteringRetriever, Retriever
-from medagent.tool_protocol import NAMING, NOT_FOUND
+from medagent.tool_protocol import NOT_FOUND, ToolProtocol
 from medagent.training.rewards import Reward, graded
-from medagent.types import LETTERS, Question, Rollout, StopReason, Turn
+from medagent.types import Question, Rollout, StopReason, Turn
 
-TOLD = "Answer the medical question. Call search for passages, as often as you need, and then answer once."
+TOLD = """Answer the medical question. Call search for passages, as often as you need, and then answer once. In the \
+answer {naming}."""
 TOOLS: tuple[dict[str, Any], ...] = tuple(
     {
         "name": name,
@@ -50,10 +50,7 @@ class SearchEpisode:
     @property
     def prompt(self) -> str:
         """Instructions, question and options."""
-        asked = self.question
-        options = "".join(f"{letter}) {text}\n" for letter, text in zip(LETTERS, asked.options, strict=False))
-        told = f"{TOLD} In the answer {NAMING[0 if asked.options else 1]}."
-        return f"{told}\n\nQuestion: {asked.text}\n{options}{FORM_HINTS[asked.form]}".strip()
+        return "".join(piece.text for piece in ToolProtocol(TOLD).asked(self.question)).strip()
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, float]:
         """What a call shows and earns. One that does not fit says what was wanted, and counts.

@@ -19,7 +19,7 @@ import psutil
 from medagent.errors import ConfigError
 from medagent.training.environments import verifiers_worker
 from medagent.training.environments.harness import DiedError, Harness
-from medagent.training.rollouts.daemon import in_daemon
+from medagent.training.rollouts.collection import in_daemon
 from medagent.types import Question
 
 
@@ -81,7 +81,7 @@ class _Worker:
             self._process.stdout.close()
             raise ConfigError(
                 f"Verifiers.env_id {command[2]!r}: found {first.get('error', 'no questions')}, wanted an environment "
-                f"that {command[0]} can load. Install it there, or mend env_args."
+                f"that {command[0]} can load. Install it there, or mend env_id and env_args."
             )
         self.questions = [Question(id, text) for id, text in first["questions"]]
         self.ended, self._numbers, self._jobs = False, count(), dict[int, Future[dict[str, Any]]]()

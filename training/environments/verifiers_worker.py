@@ -70,7 +70,8 @@ def load(env_id: str, arguments: dict[str, Any], split: str) -> Loaded:
     import verifiers
 
     name = env_id.split("/")[-1].split("@")[0].replace("-", "_")
-    module: Any = importlib.import_module(name) if importlib.util.find_spec(name) else None
+    named = importlib.util.find_spec(name) or not importlib.util.find_spec("verifiers.v1")  # then importing raises
+    module: Any = importlib.import_module(name) if named else None
     if hasattr(module, "load_environment"):
         make = getattr(verifiers, "load_environment", None)  # of 0.1 to 0.3, which also sets the environment's id
         env = make(name, **arguments) if make else module.load_environment(**arguments)

@@ -16,9 +16,9 @@ from transformers.pytorch_utils import Conv1D
 from medagent.errors import ConfigError
 from medagent.models.base_models import model_path
 from medagent.models.causal_lm import has_experts
-from medagent.models.merging import form_for
+from medagent.models.plain_lora import form_for
 from medagent.training.execution import Execution, TokenLimit
-from medagent.training.heads import CriticInputs
+from medagent.training.forward import CriticInputs
 from medagent.training.lora import LoraSettings
 from medagent.types import Limits
 
@@ -34,6 +34,8 @@ KEPT_BLOCKS = 1.6
 MAX_OPEN = 512  # rollouts sampled at once
 SHARE = 0.5  # of the free memory, for an update
 OWN_GROUPS, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+FIRST_GROUPS = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+SECOND_GROUPS = ("memory.max", "memory.current", "inactive_file")
 PREPARED_ROWS = 32  # rollouts read at once before the update, where there is no limit of tokens
 ROLLOUTS, PREPARING, UPDATE = MOMENTS = (
     "rollouts: KV cache and reading",
@@ -216,15 +218,12 @@ class Load:
         parts[UPDATE] = self.activations()
         return parts
 
-    def peak(self) -> float:
-        """Bytes at the worst moment."""
-        return self._at(MOMENTS)
-
     def passing(self) -> float:
         """Bytes while the base is passed: the worst moment that the limit of tokens governs."""
-        return self._at((PREPARING, UPDATE))
+        return self.peak((PREPARING, UPDATE))
 
-    def _at(self, moments: tuple[str, ...]) -> float:
+    def peak(self, moments: tuple[str, ...] = MOMENTS) -> float:
+        """Bytes at the worst moment."""
         parts = self.parts()
         held = sum(size for name, size in parts.items() if name not in MOMENTS)
         return held + max(size for name, size in parts.items() if name in moments)
@@ -269,18 +268,12 @@ def free_memory(device: torch.device, *, sharing: int = 1) -> float:
 
 def _room_in_group() -> float:
     """Bytes left to the control groups that this process is in (Linux, version 1 and 2); infinite without a limit."""
-    try:
-        lines = OWN_GROUPS.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return math.inf
-    room = math.inf
+    room, lines = math.inf, OWN_GROUPS.read_text(encoding="utf-8").splitlines() if OWN_GROUPS.exists() else []
     for _, controllers, path in (line.split(":", 2) for line in lines):
         if controllers and "memory" not in controllers.split(","):
             continue
         top = GROUPS / "memory" if controllers else GROUPS
-        limit, used, cached = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        if not controllers:
-            limit, used, cached = ("memory.max", "memory.current", "inactive_file")
+        limit, used, cached = FIRST_GROUPS if controllers else SECOND_GROUPS
         for group in (top / path.lstrip("/"), *(top / path.lstrip("/")).parents):
             try:
                 most = (group / limit).read_text(encoding="utf-8").strip()

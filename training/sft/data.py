@@ -10,7 +10,6 @@ from hashlib import sha256
 
 from transformers import PreTrainedTokenizerBase
 
-from medagent.agent import written_answer
 from medagent.environment import AgentSettings
 from medagent.errors import ConfigError
 from medagent.pieces import Piece, encode
@@ -77,7 +76,7 @@ def _encoded(
     said = [turn.text[: first_end(turn.text, ends)] for turn in rollout.turns]  # where the run ends it
     texts = [protocol.rest_of_first_turn(tokenizer, text) if number == 0 else text for number, text in enumerate(said)]
     opened = protocol.opened(tokenizer)
-    parsed = [protocol.parse(text if number else opened + text) for number, text in enumerate(texts)]
+    parsed = [protocol.read(tokenizer, text if number else opened + text) for number, text in enumerate(texts)]
     for turn, read in zip(rollout.turns, parsed, strict=True):
         if read.query is None and turn.hits and protocol.parse(turn.text).query is None:
             raise ConfigError(
@@ -114,22 +113,11 @@ def _encoded(
                 max_tokens=limits.max_observation_tokens,
             )
             hits = hits[:count]
-            told, shown = (
-                [*told, *_by_number(turn.hits, protocol, tokenizer)],
-                [*shown, *_by_number(hits, protocol, tokenizer)],
-            )
-        seen = [hit.passage for each in turns for hit in each.hits]
-        answer = written_answer(read.answer, seen, rollout.question, protocol, tokenizer)
-        made = Turn(ids, (0.0,) * len(ids), own, read.query, answer, hits, tuple(observation))
-        turns.append(replace(made, quoted=answer != read.answer))
+            told, shown = [*told, *turn.hits], [*shown, *hits]
+        turns.append(Turn(ids, (0.0,) * len(ids), own, read.query, read.answer, hits, tuple(observation)))
     prompt = tuple(protocol.encode_prompt(tokenizer, harmless_question(tokenizer, rollout.question)))
     whole = replace(rollout, prompt_ids=prompt, turns=tuple(turns))
     return whole if len(whole.token_ids) <= limits.max_total_tokens else LeftOutReason.MAX_TOTAL_TOKENS
-
-
-def _by_number(hits: Sequence[Hit], protocol: TurnProtocol, tokenizer: PreTrainedTokenizerBase) -> list[Hit]:
-    """The passage that each number names: one each, or as many as it has sentences."""
-    return [hit for hit in hits for _ in range(protocol.num_numbers(harmless_passages(tokenizer, [hit.passage])))]
 
 
 def _misnames(text: str, told: list[Hit], shown: list[Hit]) -> bool:

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from medagent.agent import Agent
 from medagent.agent_folder import open_agent
 from medagent.environment import AgentSettings
-from medagent.errors import ConfigError
+from medagent.errors import ConfigError, require
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.evaluation.grading.citations import states_gold
 from medagent.evaluation.grading.grade import grade
@@ -29,7 +29,7 @@ from medagent.evaluation.predictions import Prediction, PredictionLog
 from medagent.evaluation.rollout_files import given_rollout, is_right, read_lines
 from medagent.evaluation.run import Plan, run_plan
 from medagent.protocol import TurnProtocol
-from medagent.retrieval.opening import URL
+from medagent.retrieval.remote import URL
 from medagent.retrieval.retriever import Retriever
 from medagent.training.default_callbacks import tokens_to_sample
 from medagent.training.sft.data import LeftOutReason, question_key
@@ -98,18 +98,11 @@ class RejectionSampled(Demonstrations):
         temperature: float = 1.0,
         keep: int = 1,
         min_searches: int = 1,
-        force_search: bool = False,
         abstentions: float = 0.0,
         concurrency: int = 64,
         seed: int = 0,
     ) -> None:
-        if not 0 <= abstentions < 1:
-            raise ConfigError(f"RejectionSampled.abstentions: found {abstentions}, wanted a share below 1.")
-        if abstentions and force_search:
-            raise ConfigError(
-                "RejectionSampled: found abstentions with force_search, wanted one of them: an abstention keeps the "
-                "agent's own searches. Set force_search to false."
-            )
+        require(0 <= abstentions < 1, "RejectionSampled.abstentions", abstentions, "a share below 1")
         self._questions = benchmark.questions()
         if abstentions and not all(question.gold_passage_ids for question in self._questions):
             raise ConfigError(
@@ -118,7 +111,7 @@ class RejectionSampled(Demonstrations):
             )
         self._name, self._model, self._keep, self._min_searches = agent, model, keep, min_searches
         self._abstentions, self._seed = abstentions, seed
-        modes = (Mode.FORCED_SEARCH if force_search else Mode.SEARCH, *([Mode.WITHOUT_EVIDENCE] if abstentions else []))
+        modes = (Mode.SEARCH, Mode.WITHOUT_EVIDENCE) if abstentions else (Mode.SEARCH,)
         self._plan = Plan(modes=modes, samples=samples, temperature=temperature, seed=seed)
         self._concurrency = concurrency
 
@@ -148,10 +141,8 @@ class RejectionSampled(Demonstrations):
                 identity={
                     "agent": self._name,
                     "model": self._model,
-                    "samples": self._plan.samples,
-                    "temperature": self._plan.temperature,
-                    "seed": self._plan.seed,
                     "rules": asdict(settings),
+                    **{name: getattr(self._plan, name) for name in ("samples", "temperature", "seed")},
                 },
                 concurrency=self._concurrency,
                 on_found=lambda found: show([each.rollout for each in found]),
@@ -162,7 +153,7 @@ class RejectionSampled(Demonstrations):
         predictions = PredictionLog(folder / "predictions.jsonl").read()
         if (folder / READ_TOKENS).exists():
             self.sampled_tokens = sum(map(int, (folder / READ_TOKENS).read_text(encoding="utf-8").split()))
-        rollouts = [each.rollout for each in predictions if each.mode == self._plan.modes[0].value]
+        rollouts = [each.rollout for each in predictions if each.mode == Mode.SEARCH.value]
         taken: Counter[str] = Counter()
         left_out: Counter[LeftOutReason] = Counter()
         kept = []
@@ -207,9 +198,8 @@ class Part:
     number: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a negative number."""
-        if self.number is not None and self.number < 0:
-            raise ConfigError(f"MixedDemonstrations.parts: found number {self.number}, wanted 0 or more, or null.")
+        found = self.number
+        require(found is None or found >= 0, "MixedDemonstrations.parts", f"number {found}", "0 or more, or null")
 
 
 class MixedDemonstrations(Demonstrations):

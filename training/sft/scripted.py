@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,17 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.agent_folder import retriever_spec
 from medagent.environment import AgentSettings
-from medagent.errors import ConfigError
+from medagent.errors import ConfigError, require
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.rollout_files import rollout_from, write_records
 from medagent.evaluation.run import digest
 from medagent.files import write_whole
-from medagent.lines import NumberedLines
 from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.passages import Hit
 from medagent.retrieval.retriever import Retriever
-from medagent.training.rollouts.noisy_retrieval import withheld_from
+from medagent.training.rollouts.questions import withheld_from
 from medagent.training.sft.data import LeftOutReason, encoded, in_words
 from medagent.training.sft.dialogues import ABSTENTION, Demonstrations
 from medagent.training.sft.scripted_search import (
@@ -92,8 +91,7 @@ class ScriptedDemonstrations(Demonstrations):
         seed: int = 0,
     ) -> None:
         for name, share in (("abstentions", abstentions), ("withheld", withheld)):
-            if not 0 <= share < 1:
-                raise ConfigError(f"ScriptedDemonstrations.{name}: found {share}, wanted a share below 1.")
+            require(0 <= share < 1, f"ScriptedDemonstrations.{name}", share, "a share below 1")
         self._questions, self._thoughts, self._seed = benchmark.questions(), thoughts, seed
         self._abstentions, self._withheld = abstentions, withheld
 
@@ -102,20 +100,19 @@ class ScriptedDemonstrations(Demonstrations):
     ) -> None:
         """See `Demonstrations.make`. It takes seconds per thousand questions, so it is done whole or not at all."""
         self._check(settings)
-        identity = self._identity(settings, retriever, tokenizer)
+        self._settings, self._retriever, self._tokenizer = settings, retriever, tokenizer
+        identity = self._identity()
         if (folder / SUMMARY).exists() and _summary(folder)["identity"] == identity:
             return
-        cases = self._cases(settings.protocol, tokenizer, retriever)
-        self._search(cases, settings, retriever, tokenizer)
-        dialogues = [self._answered(case, settings.protocol, tokenizer) for case in cases if case.evidence]
-        answered, left_out = _fitting(dialogues, settings, tokenizer)
+        cases = self._cases()
+        self._search(cases)
+        answered, left_out = self._fitting([self._answered(case) for case in cases if case.evidence])
         unanswered = [case for case in cases if not case.evidence]
         wanted = round(len(answered) * self._abstentions / (1 - self._abstentions))
-        searched = sorted((case for case in unanswered if case.searches), key=self._place)[:wanted]
-        dialogues = [
-            self._dialogue(case, settings.protocol, tokenizer, ABSTENTION, "No passage tells it.") for case in searched
-        ]
-        abstained, misfits = _fitting(dialogues, settings, tokenizer)
+        drawn = sorted(unanswered, key=lambda case: sha256(f"{self._seed}|{case.question.id}".encode()).digest())
+        searched = [case for case in drawn if case.searches][:wanted]
+        silent = [self._dialogue(case, ABSTENTION, "No passage tells it.") for case in searched]
+        abstained, misfits = self._fitting(silent)
         left_out.update(misfits)
         left_out[LeftOutReason.NO_GOLD] = len(self._questions) - len(cases)
         left_out[LeftOutReason.NOT_FOUND] = len(unanswered) - len(searched)
@@ -152,48 +149,42 @@ class ScriptedDemonstrations(Demonstrations):
                 "TagProtocol, whose thoughts have tags. Set thoughts to false."
             )
 
-    def _identity(self, settings: AgentSettings, retriever: Retriever, tokenizer: PreTrainedTokenizerBase) -> Any:
+    def _identity(self) -> Any:
         """The inputs that determine the dialogues, as JSON gives them back."""
-        spec = retriever_spec(retriever)
-        around = settings.protocol.answer
+        spec, around, tokenizer = retriever_spec(self._retriever), self._settings.protocol.answer, self._tokenizer
         words = tokenizer(f"{around.start}Gout: 5 mg/d [1]{around.end}", add_special_tokens=False)["input_ids"]
         found = {
-            "rules": asdict(settings),
-            "retriever": asdict(spec) if spec else type(retriever).__name__,
+            "rules": asdict(self._settings),
+            "retriever": asdict(spec) if spec else type(self._retriever).__name__,
             "tokenizer": [len(tokenizer), *words],
             "questions_sha256": digest(self._questions),
             "settings": [self._thoughts, self._abstentions, TRIES, MOST_WORDS, self._seed, self._withheld],
         }
         return json.loads(json.dumps(found, default=str))
 
-    def _cases(self, protocol: TurnProtocol, tokenizer: PreTrainedTokenizerBase, retriever: Retriever) -> list[_Case]:
+    def _cases(self) -> list[_Case]:
         """The questions with a gold answer, and their first queries."""
-        among = Rarity()
+        protocol, among = self._settings.protocol, Rarity()
         among.add(question.text for question in self._questions)
         cases = []
         for question in self._questions:
-            if golds := golds_of(question, protocol, tokenizer):
+            if golds := golds_of(question, protocol, self._tokenizer):
                 query = protocol.neutralise(first_query(question.text, among))
-                withheld = withheld_from(question, self._withheld, self._seed, retriever)
+                withheld = withheld_from(question, self._withheld, self._seed, self._retriever)
                 cases.append(_Case(question, golds, [(query, "I look it up.")] if query else [], withheld))
         return cases
 
-    def _place(self, case: _Case) -> bytes:
-        return sha256(f"{self._seed}|{case.question.id}".encode()).digest()
-
-    def _search(
-        self, cases: list[_Case], settings: AgentSettings, retriever: Retriever, tokenizer: PreTrainedTokenizerBase
-    ) -> None:
+    def _search(self, cases: list[_Case]) -> None:
         """Search for all cases at once, query by query, until each has its evidence or no query is left."""
-        rarity = Rarity()
+        settings, rarity = self._settings, Rarity()
         for number in range(1 + (TRIES if settings.limits.max_turns > 2 else 0)):
             open_ = [case for case in cases if case.next and not case.evidence]
             if not open_:
                 break
             results: list[Shown] = []
             for start in track(range(0, len(open_), AT_ONCE), f"scripted demonstrations, query {number + 1}"):
-                hits = asyncio.run(_hits(retriever, open_[start : start + AT_ONCE], settings.top_k))
-                results += [shown(each, settings, tokenizer) for each in hits]
+                hits = asyncio.run(_hits(self._retriever, open_[start : start + AT_ONCE], settings.top_k))
+                results += [shown(each, settings, self._tokenizer) for each in hits]
             if number == 0:  # statistics of the index, as far as these questions lead into it
                 rarity.add({hit.passage.id: text for found in results for hit, text in found}.values())
             for case, result in zip(open_, results, strict=True):
@@ -203,7 +194,7 @@ class ScriptedDemonstrations(Demonstrations):
                 if number == 0 and not case.evidence:
                     case.next = _further(case, settings.protocol, rarity)
 
-    def _answered(self, case: _Case, protocol: TurnProtocol, tokenizer: PreTrainedTokenizerBase) -> Rollout:
+    def _answered(self, case: _Case) -> Rollout:
         """Searches, then the answer with its citation."""
         assert case.evidence is not None
         before = sum(len(result) for _, _, result in case.searches[:-1])
@@ -211,25 +202,20 @@ class ScriptedDemonstrations(Demonstrations):
         wording = case.evidence.wording or case.golds[0]
         said = [f"{wording} ({question.answer}) [{number}]", f"({question.answer}) [{number}]"]
         answers = said if question.options else [f"{wording} [{number}]"]
-        if isinstance(protocol, NumberedLines):
-            read = [hit.passage for _, _, result in case.searches for hit, _ in result]
-            number = protocol.line_with(wording, number, read)
-            answers = [f"[{number}]"]
         for answer in answers:
-            made = self._dialogue(case, protocol, tokenizer, answer, f"[{number}] says {wording}.")
+            made = self._dialogue(case, answer, f"[{number}] says {wording}.")
             if grade(made).correct:
                 break
         return made
 
-    def _dialogue(
-        self, case: _Case, protocol: TurnProtocol, tokenizer: PreTrainedTokenizerBase, answer: str, thought: str
-    ) -> Rollout:
+    def _dialogue(self, case: _Case, answer: str, thought: str) -> Rollout:
         """The searches, then this answer."""
+        protocol, tokenizer = self._settings.protocol, self._tokenizer
 
         def turn(thought: str, text: str, hits: tuple[Hit, ...] = ()) -> Turn:
             if self._thoughts and isinstance(protocol, TagProtocol):
                 text = f"{protocol.think.start} {thought}{protocol.think.end}{text}"
-            parsed = protocol.parse(text)
+            parsed = protocol.read(tokenizer, text)
             return Turn((), (), text, parsed.query, parsed.answer, hits)
 
         turns = [
@@ -237,10 +223,13 @@ class ScriptedDemonstrations(Demonstrations):
             for query, why, result in case.searches
         ]
         last = turn(thought, protocol.written_turn(tokenizer, answer=answer))
-        read = [hit.passage for each in turns for hit in each.hits]
-        written = protocol.written_answer(last.answer or "", read, case.question)
-        last = replace(last, answer=written, quoted=written != last.answer)
         return Rollout(case.question, (), (*turns, last), StopReason.ANSWERED)
+
+    def _fitting(self, rollouts: Sequence[Rollout]) -> tuple[list[Rollout], Counter[LeftOutReason]]:
+        """The dialogues that this run's agent could have had, and why the others are none."""
+        reasons = [next(iter(encoded([each], self._settings, self._tokenizer)[1]), None) for each in rollouts]
+        fit = [rollout for rollout, reason in zip(rollouts, reasons, strict=True) if reason is None]
+        return fit, Counter(reason for reason in reasons if reason)
 
 
 def _further(case: _Case, protocol: TurnProtocol, rarity: Rarity) -> list[tuple[str, str]]:
@@ -264,15 +253,6 @@ def _further(case: _Case, protocol: TurnProtocol, rarity: Rarity) -> list[tuple[
             new.setdefault(clean.lower(), (clean, thought))
     new.pop(first.lower(), None)
     return list(new.values())[:TRIES]
-
-
-def _fitting(
-    rollouts: Sequence[Rollout], settings: AgentSettings, tokenizer: PreTrainedTokenizerBase
-) -> tuple[list[Rollout], Counter[LeftOutReason]]:
-    """The dialogues that this run's agent could have had, and why the others are none."""
-    reasons = [next(iter(encoded([rollout], settings, tokenizer)[1]), None) for rollout in rollouts]
-    fit = [rollout for rollout, reason in zip(rollouts, reasons, strict=True) if reason is None]
-    return fit, Counter(reason for reason in reasons if reason)
 
 
 async def _hits(retriever: Retriever, cases: Sequence[_Case], top_k: int) -> list[list[Hit]]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from medagent.environment import AgentSettings
-from medagent.errors import ConfigError
+from medagent.errors import ConfigError, require
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.models.text_length import check_text_length
 from medagent.retrieval.retriever import Retriever
@@ -28,14 +28,7 @@ from medagent.training.compatibility import check_protocol
 from medagent.training.default_callbacks import log_at_once
 from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.execution import Execution
-from medagent.training.experience import (
-    Experience,
-    RolloutTensors,
-    consecutive,
-    loss_weights,
-    rollout_name,
-    tensorize,
-)
+from medagent.training.experience import Experience, RolloutTensors, consecutive, loss_weights, rollout_name, tensorize
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
 from medagent.training.objectives import ratio_segments
@@ -59,17 +52,8 @@ class SupervisedModule(AgentModule):
         policy_max_grad_norm: float = 1.0,
         execution: Execution = Execution(),
     ) -> None:
-        super().__init__(
-            base_model,
-            dtype,
-            policy_lora,
-            critic_lora=None,
-            policy_lr=policy_lr,
-            lr_decay_iterations=lr_decay_iterations,
-            weight_decay=weight_decay,
-            policy_max_grad_norm=policy_max_grad_norm,
-            execution=execution,
-        )
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        super().__init__(critic_lora=None, **given)
 
     def loss_terms(self, batch: Experience) -> list[Callable[[Experience], Tensor]]:
         """See `AgentModule.loss_terms`: the likelihood alone."""
@@ -131,11 +115,8 @@ class SupervisedData(AgentData):
             seed=seed,
         )
         num_held_out(held_out, 0)  # refuses what is no share
-        if batch_size < num_micro_batches:
-            raise ConfigError(
-                f"data.batch_size {batch_size}: cannot fill {num_micro_batches} micro-batches. Raise it, or lower "
-                "num_micro_batches."
-            )
+        parts = num_micro_batches
+        require(batch_size >= parts, "data.batch_size", batch_size, f"data.num_micro_batches, {parts}, or more")
         if not isinstance(engine, InProcessEngine):
             raise ConfigError(
                 f"data.engine: found {type(engine).__name__}, wanted InProcessEngine: it samples held-out answers "
@@ -197,19 +178,8 @@ class SupervisedData(AgentData):
         longest = max(len(rollout.token_ids) for rollout in self.items)
         return Work(self.batch_size, self.num_micro_batches, longest)
 
-    def held_out_passes(self, trainer: Trainer, module: AgentModule) -> list[Experience]:
-        """The rank's held-out dialogues, as they are read."""
-        own = sorted(self.held_out[trainer.global_rank :: trainer.world_size], key=lambda each: len(each.token_ids))
-        at_a_time, parts = max(1, self.batch_size // self.num_micro_batches), []
-        for start in range(0, len(own), at_a_time):
-            some = step_of(own[start : start + at_a_time], pad_id=module.pad_id)
-            groups = pack_rows(module.execution, some.token_ids_BT, some.attention_BT)
-            parts += [some.rows(rows) for rows in groups]
-        return parts
-
     def train_dataloader(self) -> DataLoader[Experience]:
         """A loader without workers or collation: the dataset yields whole optimizer steps."""
-        assert self.trainer is not None
         return DataLoader(_Pass(self, self.trainer), batch_size=None, num_workers=0)
 
 
@@ -284,9 +254,7 @@ class SupervisedProgress(Callback):
     def __init__(self) -> None:
         self._losses: list[float] = []
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
         """Note the loss of a step that was not skipped."""
         assert isinstance(pl_module, AgentModule)
         if not pl_module.finite_steps.skipped:
@@ -316,10 +284,13 @@ class HeldOutLoss(Callback):
         assert isinstance(data, SupervisedData)
         if not data.held_out:
             return
-        sums = torch.zeros(4, dtype=torch.float64)
+        own = sorted(data.held_out[trainer.global_rank :: trainer.world_size], key=lambda each: len(each.token_ids))
+        at_a_time, sums = max(1, data.batch_size // data.num_micro_batches), torch.zeros(4, dtype=torch.float64)
         with torch.no_grad(), pl_module.shared_base.token_counts.paused():
-            for part in data.held_out_passes(trainer, pl_module):
-                sums += held_out_sums(pl_module, part.to(pl_module.device))
+            for start in range(0, len(own), at_a_time):
+                some = step_of(own[start : start + at_a_time], pad_id=pl_module.pad_id)
+                for rows in pack_rows(pl_module.execution, some.token_ids_BT, some.attention_BT):
+                    sums += held_out_sums(pl_module, some.rows(rows).to(pl_module.device))
         loss, tokens, right, turns = over_ranks(trainer, sums, "sum").tolist()
         log_at_once(trainer, pl_module, {"sft/held_out_loss": loss / tokens, "sft/held_out_turns": right / turns})
 

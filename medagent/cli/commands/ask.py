@@ -170,7 +170,7 @@ def replay(id: str, records: str = "runs/records", agent: str | None = None, ind
         agent: Agent instead of the recorded one, as in serve.
         index: Index instead of the recorded one.
     """
-    from medagent.cli.replay import print_replay
+    from medagent.cli.serve import print_replay
 
     print_replay(id, Path(records), {"agent": agent, "index": index})
 

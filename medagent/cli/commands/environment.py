@@ -35,7 +35,7 @@ def environment_serve(
 
     from medagent.cli.serve import refuse_busy
     from medagent.evaluation.benchmarks.source import BenchmarkSource
-    from medagent.retrieval.opening import open_index
+    from medagent.retrieval.remote import open_index
     from medagent.training.environments.openenv_server import make_openenv_app
     from medagent.training.rewards import OutcomeReward
 

@@ -1,6 +1,8 @@
 """The commands that measure: `evaluate`, `compare`, `table`, `grade`, `rubric`, `contamination` and `acceptance`."""
 
+import sys
 from dataclasses import dataclass, field, fields
+from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +131,7 @@ def compare(
         seed: Seed of the bootstrap.
         json: Print JSON instead of sentences.
     """
-    from medagent.cli.compare import print_comparison
+    from medagent.cli.evaluate import print_comparison
 
     print_comparison(runs, mode=mode, mode_b=mode_b, seed=seed, as_json=json)
 
@@ -146,9 +148,12 @@ def table(runs: list[str], mode: ModeName | None = None, json: bool = False, lm_
         json: Print JSON instead of Markdown.
         lm_eval: Folder for the results in the format of lm-evaluation-harness, one file for each agent.
     """
-    from medagent.cli.compare import print_table
+    from medagent.evaluation.results_table import lm_eval_results, markdown_table, results_table, write_lm_eval
 
-    print_table(runs, mode=mode, as_json=json, lm_eval=lm_eval)
+    found = results_table(runs, mode=mode)
+    print(dumps([lm_eval_results(found, agent) for agent in found.rows]) if json else markdown_table(found))
+    for path in write_lm_eval(found, Path(lm_eval)) if lm_eval else ():
+        print(path, file=sys.stderr)
 
 
 def grade(file: str, letters: str = "ABCD", last_line: bool = False, out: str | None = None) -> None:
@@ -160,9 +165,16 @@ def grade(file: str, letters: str = "ABCD", last_line: bool = False, out: str | 
         last_line: Whether the prompt asked for a last line that is the answer. It then counts as strict.
         out: File for what was read in each reply.
     """
-    from medagent.cli.compare import print_grades
+    from medagent.errors import InputError
+    from medagent.evaluation.grading.raw_replies import read_replies, summarize_replies, write_readings
 
-    print_grades(Path(file), letters=letters, last_line=last_line, out=out)
+    if out is not None and (Path(out).is_dir() or Path(out).resolve() == Path(file).resolve()):
+        wrong = "a folder" if Path(out).is_dir() else "the file of the replies"
+        raise InputError(f"--out {out}: is {wrong}; give a file of its own.")
+    replies = read_replies(Path(file), letters=letters, last_line_asked=last_line)
+    if out is not None:
+        write_readings(Path(out), replies)
+    print(dumps(summarize_replies(replies)))
 
 
 def rubric(
@@ -247,11 +259,29 @@ def contamination(
         threshold: Share of a question's 13-grams from which it counts as near-duplicate.
         show: How many of them to list.
     """
-    from medagent.cli.compare import print_contamination
+    from medagent.errors import InputError
     from medagent.evaluation.benchmarks.source import BenchmarkSource
+    from medagent.evaluation.contamination import contamination, question_texts
+    from medagent.evaluation.corpora import corpus_passages
 
-    other = BenchmarkSource(train_benchmark or benchmark, path=train) if train else None
-    print_contamination(BenchmarkSource(benchmark, path=test), other, corpus, threshold=threshold, show=show)
+    if bool(train) == (corpus is not None):
+        found = "both --train and --corpus" if train else "neither --train nor --corpus"
+        raise InputError(
+            f"contamination: found {found}, wanted one of them. Give training questions with --train, or a corpus with "
+            "--corpus."
+        )
+    tests = BenchmarkSource(benchmark, path=test).open().questions()
+    if train:
+        texts = question_texts(BenchmarkSource(train_benchmark or benchmark, path=train).open().questions())
+    else:
+        texts = ((passage.id, passage.indexed_text) for passage in corpus_passages(corpus or ""))
+    report = contamination(tests, texts, threshold=threshold)
+    for pair in report.near_duplicates[:show]:
+        print(f"{pair.overlap:6.1%}  {pair.test_id}  {pair.train_id}")
+    print(
+        f"{len(report.near_duplicates)} of {report.tested} test questions ({report.share:.2%}) are near-duplicates "
+        f"among {report.texts} texts."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

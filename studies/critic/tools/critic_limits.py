@@ -5,7 +5,7 @@ judged on 240 validation and 240 other training questions, 16 rollouts each, aga
 studies/critic/tools/critic.py. Three models are fitted:
 
 - boosted trees on features that an observer of question and passages can compute;
-- the same with what a critic may see besides (training/prepare/evidence.py);
+- the same with what a critic may see besides (training/prepare.py);
 - ridge regression on the policy's hidden states.
 
 Printed is the explained variance of the reward at the start of turns, weighted by action tokens.
@@ -31,7 +31,7 @@ from medagent.policies.huggingface import HFPolicy
 from medagent.retrieval.controls import UnreliableRetriever
 from medagent.retrieval.search import HybridRetriever
 from medagent.starter.world import World
-from medagent.training.prepare.evidence import evidence
+from medagent.training.prepare import evidence
 from medagent.training.rewards import OutcomeReward
 from medagent.types import Rollout
 from studies.critic.tools.critic import SAMPLES, ceiling, explained, repeated

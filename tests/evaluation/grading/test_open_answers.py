@@ -7,7 +7,6 @@ import random
 import pytest
 
 from medagent.evaluation.grading.citations import claim_of
-from medagent.evaluation.grading.exact_match import squad_tokens
 from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.grading.open_answers import (
     ListScore,
@@ -20,6 +19,7 @@ from medagent.evaluation.grading.open_answers import (
     same,
     token_f1,
 )
+from medagent.evaluation.open_measures import squad_tokens
 from medagent.types import Question, Rollout, StopReason, Turn
 
 

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from medagent.cli.compare import comparison_text
+from medagent.cli.evaluate import comparison_text
 from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError
 from medagent.evaluation.benchmarks.source import KNOWN, BenchmarkSource

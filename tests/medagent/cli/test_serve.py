@@ -11,7 +11,7 @@ import pytest
 from medagent.cli.commands.ask import ServeCommand
 from medagent.cli.serve import app_of, engine_of, indexed
 from medagent.errors import ConfigError, InputError
-from medagent.retrieval.opening import open_index
+from medagent.retrieval.remote import open_index
 from medagent.serving.background import trim_memory
 from medagent.serving.middleware import digest, read_api_key_hashes
 from medagent.serving.page import read_examples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from medagent.evidence.sentences import without_sort
 from medagent.evidence.words import Names, subject_words
-from medagent.serving.conversation import standing_alone
+from medagent.serving.rewriting import standing_alone
 
 
 def test_the_sort_of_thing_that_is_asked_for_is_no_subject() -> None:

@@ -10,7 +10,7 @@ from medagent.errors import ConfigError
 from medagent.evidence.subject import match_subject
 from medagent.evidence.synonyms import SynonymTable
 from medagent.retrieval.passages import Passage
-from medagent.retrieval.term_lists import groups_of
+from medagent.retrieval.query_match import groups_of
 
 SAME = """
 heart attack|Myocardial infarction

@@ -39,7 +39,12 @@ SMALL = {
 class FakeSource:
     """The rest of a source of completions: nothing is connected."""
 
-    name = "server"
+    name, dialogues, resting_until = "server", 0, 0.0
+
+    @property
+    def endpoint(self) -> FakeSource:
+        """Itself, to be disconnected."""
+        return self
 
     async def disconnect(self) -> None:
         """Nothing to do."""

@@ -95,9 +95,6 @@ def test_each_request_of_a_completion_carries_temperature_and_a_seed_of_its_own(
     again = RecordedCompletions()
     ask(CompletionPolicy([again], "m", byte_tokenizer()), temperature)
     assert sorted(body["seed"] for body in again.bodies) == sorted(body["seed"] for body in source.bodies)
-    unseeded = RecordedCompletions()
-    ask(CompletionPolicy([unseeded], "m", byte_tokenizer(), seeded=False), temperature)
-    assert not any("seed" in body for body in unseeded.bodies)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])

@@ -217,5 +217,5 @@ def test_tokens_added_later_complete_ends_too() -> None:
     policy = CompletionPolicy([Saying([2, 3])], "base", tokenizer)
     assert one_turn(policy, [2], blocks=(Block("", "b"),)).stop is TAG
     tokenizer.add_tokens(["cb"])
-    found = one_turn(replace(policy, sources=[Saying([2, 4, 3])]), [2], blocks=(Block("", "b"),))
+    found = one_turn(replace(policy, replicas=[Saying([2, 4, 3])]), [2], blocks=(Block("", "b"),))
     assert (found.token_ids, found.stop) == ((2, 4), TAG)

@@ -12,14 +12,14 @@ import httpx
 import pytest
 
 from medagent.agent import Agent
-from medagent.any_model import AnyModelProtocol, written_query
+from medagent.any_model import AnyModelProtocol
+from medagent.call_syntax import call_of, query_of
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.passages import Hit, Passage
 from medagent.serving.app import make_app
 from medagent.serving.settings import AdmissionLimits
-from medagent.tool_calls import query_of
 from tests.medagent.serving.support import CHAT, GOUT, Corpus, events
 from tests.medagent.support import ChatServer, byte_level, chat_server
 
@@ -150,14 +150,14 @@ def test_what_is_no_search_is_the_answer() -> None:
 
 
 def test_a_call_without_a_query_is_none() -> None:
-    for call in ({}, [], None, {"name": "search"}, {"arguments": "{}"}, {"arguments": {"query": 3, "k": "x"}}):
-        assert query_of(call) in ("", "3")
-    assert written_query("{" * 500 + "}") == ""
-    assert written_query('{"a":' * 2_000) == ""
-    assert query_of({"arguments": "[" * 20_000}) == "[" * 20_000
-    assert written_query("Action: search\nAction Input: gout drug\nObservation: none") == "gout drug"
-    assert query_of({"function": {"arguments": "gout drug"}}) == "gout drug"
-    assert query_of({"arguments": {"q": "gout drug", "limit": 3}}) == "gout drug"
+    for call in ({}, [], None, {"name": "search"}, {"name": "search", "arguments": "{}"}, {"function": None}):
+        assert query_of(call_of(call)) == ""
+    assert query_of(call_of({"name": "search", "arguments": "[" * 20_000})) == ""
+    for text in ("{" * 500 + "}", '{"a":' * 2_000, 'Research("gout")'):
+        assert AnyModelProtocol().parse(text).query is None
+    assert AnyModelProtocol().parse("Action: search\nAction Input: gout drug\nObservation: none").query == "gout drug"
+    for arguments in ("gout drug", {"q": "gout drug", "limit": 3}, '{"query": ["gout drug", "x"]}'):
+        assert query_of(call_of({"function": {"name": "search", "arguments": arguments}})) == "gout drug"
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ LATE = {"limits": AdmissionLimits(timeout_s=0.2)}
 def test_what_the_models_server_refuses_is_told_with_its_name(
     status: int, wanted: int, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("medagent.serving.model_server.PATIENCE_S", 0.02)
+    monkeypatch.setattr("medagent.serving.admission.PATIENCE_S", 0.02)
     body = {"question": ASKED}
     messages = {"model": "medagent", "messages": [{"role": "user", "content": ASKED}]}
     with chat_server("x") as server:

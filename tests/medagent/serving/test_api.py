@@ -32,6 +32,7 @@ def test_an_answer_is_the_rollouts_with_its_citations_checked(policy: Any) -> No
     assert body["turns"][0] == {
         "thought": "drug?",
         "query": "gout drug",
+        "calls": [],
         "replaced": {},
         "passages": [{"number": 1, "score": 0.5, "passage": GOUT.to_json()}],
     }

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from medagent.policies.scripted import ScriptedPolicy
-from medagent.serving.conversation import asks_back, standing_alone
+from medagent.serving.rewriting import asks_back, standing_alone
 from tests.medagent.serving.support import CHAT, call, events
 from tests.medagent.support import byte_level
 

@@ -9,8 +9,7 @@ import pytest
 from medagent.cli.ask import rewriter_of
 from medagent.errors import ConfigError
 from medagent.policies.scripted import ScriptedPolicy
-from medagent.serving.conversation import LONGEST, standing_alone, subject_phrase
-from medagent.serving.rewriting import ModelRewriter, accepted, prompt
+from medagent.serving.rewriting import LONGEST, ModelRewriter, accepted, prompt, standing_alone, subject_phrase
 from tests.medagent.serving.support import Stepwise
 from tests.medagent.support import byte_level, chat_server
 

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from medagent.starter.templates import INHERITANCE, RELATIONS, query
+from medagent.starter.templates import INHERITANCE, RELATIONS
 from medagent.starter.world import SPLITS, World, passage_id
+from studies.starter_base.lessons import query
 
 
 def test_the_knowledge_base_has_its_promised_size(world: World) -> None:

@@ -8,18 +8,21 @@ from typing import Any
 
 import pytest
 
+from medagent.agent import Agent, GivenSearch, Job
+from medagent.policies.scripted import ScriptedPolicy
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.controls import UnreliableRetriever
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.index import build_index
-from medagent.retrieval.passages import Passage
+from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.remote import RemoteRetriever
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
 from medagent.tool_calls import ToolCall, ToolResult
 from medagent.tools.base import CallContext, run_calls
 from medagent.tools.corpus import READ
+from medagent.types import Question
 from tests.recording import Finds
 from tests.retrieval.server import Serving
 
@@ -74,6 +77,16 @@ def test_a_filter_and_what_is_withheld_stay_hidden(index: Path) -> None:
     assert ids(read(HybridRetriever(str(index), where="year<=2004"), passage="g4")) == ["g3", "g4"]
     assert "no passage 'g1'" in read(local, passage="g1", where="year>=2004").error
     assert "no passage 'g1'" in read(local, passage="g1", withheld="gout").error
+
+
+def test_where_passages_are_given_no_other_is_read(index: Path, tokenizer: Any) -> None:
+    said = ["<search>read: g5</search>", "<answer>none</answer>"]
+    policy = ScriptedPolicy(tokenizer, lambda read, turn: said[turn])
+    agent = Agent(policy, HybridRetriever(str(index)), tools=(READ,))
+    job = Job(Question("q", "Gout?", answer="x"), given=GivenSearch("gout", (Hit(PASSAGES[0], 0.0),)))
+    (rollout,) = agent.run_all([job])
+    assert [hit.passage.id for hit in rollout.hits] == ["g1"]
+    assert "only the passages that were shown" in tokenizer.decode(rollout.turns[1].observation_ids)
 
 
 def test_a_corpus_that_cannot_be_read_says_so() -> None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 import time
 from collections.abc import Sequence
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from medagent.agent import Agent, Job
+from medagent.cli.console import TurnPrinter
+from medagent.evidence.answers import Steps
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.errors import RetrieverUnavailableError, ToolError
+from medagent.serving.openai_form import thought_of
 from medagent.tool_calls import ToolCall, ToolResult
 from medagent.tools.base import MAX_CHARACTERS, CallContext, check_working, routed, run_calls
 from medagent.tools.corpus import SEARCH
@@ -64,7 +70,8 @@ def broken(how: str) -> Any:
         raise asyncio.CancelledError
     elif how == "divide":
         return 1 / 0
-    return {"bytes": b"\x00\xff", "large": "x" * 10_000_000, "list": [1, "a"], "empty": ""}[how]
+    odd = {"bytes": b"\x00\xff", "endless": itertools.count(), "object": object()}
+    return {**odd, "large": "x" * 10_000_000, "list": [1, "a"], "empty": ""}[how]
 
 
 async def blocks(how: str) -> None:
@@ -136,7 +143,9 @@ def test_a_wrong_argument_is_an_error_that_names_it() -> None:
         ("cancel", "the tool failed: CancelledError"),
         ("divide", "the tool failed: ZeroDivisionError"),
         ("other", "the tool failed: KeyError"),
-        ("bytes", "the tool failed: it gave 2 bytes, wanted text"),
+        ("bytes", "the tool failed: it gave a bytes, wanted text or JSON"),
+        ("endless", "the tool failed: it gave a count, wanted text or JSON"),
+        ("object", "the tool failed: Unable to serialize unknown type: <class 'object'>"),
         ("list", 'broken: list: [1,"a"]'),
         ("empty", "broken: empty: an empty result"),
     ],
@@ -213,6 +222,14 @@ def test_a_tools_result_is_read_and_cited_like_a_passage(tokenizer) -> None:
     assert [hit.passage.text for hit in rollout.hits] == ['{"twice":8}']
     assert [call.name for turn in rollout.turns for call in turn.calls] == ["double", "double"]
     assert "[1]." in tokenizer.decode(rollout.turns[1].observation_ids)
+    assert (rollout.num_searches, rollout.turns[1].query) == (0, None), "a call of a tool is no search"
+    step = [Steps(agent.protocol, agent.retriever)(turn) for turn in rollout.turns][1]
+    assert step["calls"] == [{"name": "double", "arguments": {"number": 4}, "error": ""}]
+    assert thought_of(step) == 'Called: double {"number": 4} (1 new passages)\n'
+    console = Console(file=StringIO())
+    TurnPrinter(console, agent.protocol, agent.retriever)(rollout.turns[1])
+    assert 'calls    double {"number": 4}' in console.file.getvalue()
+    assert "neither" not in console.file.getvalue()
     assert OutcomeReward()(rollout).success
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from medagent.errors import ConfigError, PolicyError
 from medagent.evaluation.viewer.recorded import read_metrics
-from medagent.policies.vllm.api import VllmApi
+from medagent.policies.vllm.server import VllmApi
 from medagent.training.command import train_command
 from medagent.training.engines import InProcessEngine, ModuleWeights, ServersEngine, VllmEngine
 from tests.fake_vllm import FakeVllm

@@ -11,7 +11,7 @@ from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced
 from medagent.errors import ConfigError, PolicyError
 from medagent.models import checksums
 from medagent.models.checksums import checksum, combined
-from medagent.models.merging import MergeLoss, form_for
+from medagent.models.plain_lora import MergeLoss, form_for
 
 
 class Probe:

@@ -28,13 +28,16 @@ class StarterTools(ToolProtocol):
 
     search, answer = TagProtocol.search, TagProtocol.answer
     turn_ends, written_turn = TurnProtocol.turn_ends, TurnProtocol.written_turn
-    note_on, history_metrics = TurnProtocol.note_on, TurnProtocol.history_metrics
+    note_on, history_metrics, session = TurnProtocol.note_on, TurnProtocol.history_metrics, TurnProtocol.session
     opened = TurnProtocol.opened
+
+    def ended(self, tokenizer, turn, *, called: bool) -> bool:
+        return True
 
     def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> list[int]:
         return STARTER_PROTOCOL.encode_prompt(tokenizer, question)
 
-    def read_message(self, text: str) -> Message:
+    def read_message(self, text: str, tokenizer=None) -> Message:
         parsed = TagProtocol().parse(text)
         calls = (ToolCall("search", {"query": parsed.query}),) if parsed.query else ()
         return Message("assistant", "" if calls else parsed.answer or text, calls=calls)

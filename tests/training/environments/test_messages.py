@@ -10,7 +10,8 @@ import pytest
 
 from medagent.agent import Job
 from medagent.environment import AgentSettings
-from medagent.errors import ConfigError, PolicyError
+from medagent.errors import ConfigError, InputError, PolicyError
+from medagent.evaluation.evaluator import evaluate
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.tool_calls import Message
 from medagent.tool_protocol import ToolProtocol
@@ -240,3 +241,9 @@ def test_long_observations_are_truncated() -> None:
 def test_another_protocol_is_refused() -> None:
     with pytest.raises(ConfigError, match="ToolProtocol"):
         Counter().check(AgentSettings())
+
+
+@pytest.mark.parametrize("asked", [{"modes": ["search", "gold"]}, {"modes": "closed_book"}, {"rotations": True}])
+def test_other_ways_to_ask_an_environment_are_refused_before_the_agent_is_opened(asked) -> None:
+    with pytest.raises(InputError, match="asked in mode search alone"):
+        evaluate("nowhere/agent", f"{__name__}.Counter", **asked)

@@ -93,6 +93,8 @@ def test_its_evaluation_questions_are_asked_for_by_split(play):
 def test_an_environment_that_cannot_be_loaded_is_told_with_its_python(play, tmp_path):
     with pytest.raises(ConfigError, match="found ValueError.'no such benchmark'., wanted an environment that .*python"):
         Verifiers("stub-env", {"fails": True}).questions()
+    with pytest.raises(ConfigError, match="No module named 'absent'.*mend env_id"):
+        Verifiers("owner/absent@1.0").questions()
     with pytest.raises(ConfigError, match="found 'nowhere/python', wanted a Python"):
         Verifiers("stub-env", python="nowhere/python").questions()
 

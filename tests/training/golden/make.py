@@ -27,7 +27,7 @@ from medagent.training.command import AgentCLI
 from medagent.training.data import RolloutData
 from medagent.training.experience import tensorize
 from medagent.training.module import AgentModule
-from medagent.training.rollouts.stale_rollouts import read_rollouts, write_rollouts
+from medagent.training.rollouts.collection import read_rollouts, write_rollouts
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.support import CONFIGS
 

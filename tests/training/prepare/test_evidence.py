@@ -12,10 +12,9 @@ from medagent.retrieval.passages import Hit, Passage
 from medagent.training.advantages import GAE
 from medagent.training.execution import Execution
 from medagent.training.experience import loss_weights
-from medagent.training.heads import NUM_EVIDENCE_FEATURES
+from medagent.training.forward import NUM_EVIDENCE_FEATURES
 from medagent.training.module import AgentModule
-from medagent.training.prepare import prepare
-from medagent.training.prepare.evidence import evidence, evidence_of
+from medagent.training.prepare import evidence, evidence_of, prepare
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import gradients, make_evidence_module
 

@@ -14,7 +14,7 @@ from medagent.evaluation.trust.injections import PLANTED
 from medagent.retrieval.controls import NoRetriever
 from medagent.training.data import RolloutData
 from medagent.training.rewards import ExactMatch
-from medagent.training.rollouts.noisy_retrieval import NoisyRetrieval, withheld_from
+from medagent.training.rollouts.questions import NoisyRetrieval, withheld_from
 from medagent.training.sft.data import LeftOutReason
 from medagent.training.sft.scripted import ScriptedDemonstrations
 from medagent.types import Question, Rollout, StopReason, Turn

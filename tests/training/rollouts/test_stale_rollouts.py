@@ -7,7 +7,7 @@ from pathlib import Path
 from medagent.retrieval.bibliography import Bibliography
 from medagent.retrieval.passages import Hit, Passage
 from medagent.tool_calls import ToolCall
-from medagent.training.rollouts.stale_rollouts import read_rollouts, write_rollouts
+from medagent.training.rollouts.collection import read_rollouts, write_rollouts
 from medagent.types import Question, Rollout, StopReason, Turn, Usage
 
 PASSAGE = Passage("p", "gout", "Allopurinol\n100 mg", year=2021, about=Bibliography(authors=("A", "B"), date="2021"))

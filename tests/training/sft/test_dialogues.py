@@ -107,8 +107,6 @@ def test_a_share_of_the_dialogues_ends_in_silence(tmp_path: Path) -> None:
     assert [grade(rollout).verdict for rollout in rollouts].count(Verdict.CORRECT) == 6
     with pytest.raises(ConfigError, match="abstentions: found 1.0, wanted a share"):
         RejectionSampled(StarterBenchmark("train", limit_per_kind=1), "starter", abstentions=1.0)
-    with pytest.raises(ConfigError, match="keeps the agent's own searches"):
-        RejectionSampled(StarterBenchmark("train", limit_per_kind=1), "starter", abstentions=0.5, force_search=True)
 
 
 @pytest.mark.parametrize("name", ["starter", "https://chat.example/v1"])

@@ -1,21 +1,59 @@
-"""Clipping-bias correction (S-PPO, ST-PPO; arXiv 2511.20718): scales the policy's update by a function of ||C||.
+"""The algorithm's variants: the level of importance weights, and clipping-bias correction (arXiv 2511.20718).
 
-C is the gradient that clipping dropped, summed over micro-batches and ranks before its norm is taken.
+The correction (S-PPO, ST-PPO) scales the policy's update by a function of ||C||. C is the gradient that clipping
+dropped, summed over micro-batches and ranks before its norm is taken.
 """
 
 import math
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from lightning import LightningModule, Trainer
+from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
-from medagent.errors import ConfigError
+from medagent.errors import ConfigError, require
+from medagent.training.experience import Experience
 from medagent.training.module import AgentModule, StepCallback
-from medagent.training.objectives import PolicyLossResult, PolicyTerms, logit_space_squares
-from medagent.training.ranks import over_ranks
+from medagent.training.objectives import PolicyLossResult, PolicyTerms, RatioLevel, logit_space_squares, ratio_segments
+from medagent.training.ranks import callbacks_of, over_ranks
+
+
+class _LevelSampling(Callback):
+    """Writes the segments of one level."""
+
+    level: RatioLevel
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse two levels at once."""
+        levels = [type(each).__name__ for each in callbacks_of(trainer, _LevelSampling)]
+        require(len(levels) < 2, "trainer.callbacks", " and ".join(levels), "one of them: a ratio has one level")
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        assert isinstance(batch, Experience)
+        batch.ratio_segments_BT = ratio_segments(self.level, batch.mask_BT, batch.turn_ids_BT)
+
+
+class TurnLevelSampling(_LevelSampling):
+    """One importance weight per turn (Turn-PPO, ST-PPO): the geometric mean over its action tokens.
+
+    Source: arXiv 2511.20718.
+    """
+
+    level: RatioLevel = "turn"
+
+
+class SequenceLevelSampling(_LevelSampling):
+    """One importance weight per rollout (GSPO, arXiv 2507.18071)."""
+
+    level: RatioLevel = "sequence"
+
+
+def level_of(trainer: Trainer) -> RatioLevel:
+    """The level that a run's callbacks set; without one it is the token."""
+    return next((each.level for each in callbacks_of(trainer, _LevelSampling)), "token")
+
 
 Normaliser = Literal["paper", "triggered", "relative", "constant"]
 Place = Literal["gradient", "step", "rollouts", "rollouts_and_step"]
@@ -81,13 +119,11 @@ class ClippingBiasCorrection(StepCallback):
                 f"ClippingBiasCorrection: found floor {floor}, threshold {threshold}, constant {constant}; wanted "
                 "positive ones, constants in (0, 1]."
             )
-        if not 0 <= decay < 1 or (
-            decay > 0 and (normaliser not in ("relative", "triggered") or applied_to not in ("gradient", "step"))
-        ):
+        carries = normaliser in ("relative", "triggered") and applied_to in ("gradient", "step")
+        if not 0 <= decay < (1 if carries else math.ulp(0.0)):
             raise ConfigError(
-                f"ClippingBiasCorrection: decay {decay} found with normaliser {normaliser} applied to "
-                f"{applied_to}. Wanted a number in [0, 1), and 0 unless the normaliser is relative or triggered and "
-                "applied_to is gradient or step. Set decay: 0."
+                f"ClippingBiasCorrection: decay {decay} found with normaliser {normaliser} applied to {applied_to}. "
+                "Wanted 0, or a number below 1 with relative or triggered on gradient or step. Set decay: 0."
             )
         self._normaliser, self._floor, self._threshold, self._constant = normaliser, floor, threshold, constant
         self._constants, self._decay = constants, decay
@@ -100,20 +136,13 @@ class ClippingBiasCorrection(StepCallback):
         self._measured = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        callbacks = trainer.callbacks  # type: ignore[attr-defined]
-        corrections = [each for each in callbacks if isinstance(each, ClippingBiasCorrection)]
-        if len(corrections) > 1:
-            raise ConfigError(
-                f"trainer.callbacks: found {len(corrections)} ClippingBiasCorrection, wanted one: each would scale "
-                "what the other did. Files such as st_ppo.yaml bring their own, so begin with turn_ppo.yaml or "
-                "ppo.yaml."
-            )
+        number = len(callbacks_of(trainer, ClippingBiasCorrection))
+        require(number < 2, "trainer.callbacks", f"{number} ClippingBiasCorrection", "one; st_ppo.yaml brings its own")
         assert isinstance(pl_module, AgentModule)
         if not pl_module.policy_loss.clips:
             raise ConfigError(
                 f"ClippingBiasCorrection: found model.policy_loss {type(pl_module.policy_loss).__name__}, which clips "
-                "nothing, so there is no bias to correct. Take the callback out, or take a loss that clips "
-                "(training.objectives.ClippedSurrogate)."
+                "nothing. Take the callback out, or take a loss that clips (training.objectives.ClippedSurrogate)."
             )
         policy = trainer.optimizers[0].param_groups[0]
         if policy.get("name") != "policy":
@@ -192,9 +221,7 @@ class ClippingBiasCorrection(StepCallback):
             if parameter.grad is not None and self._applied_to == "gradient":
                 parameter.grad.mul_(scale)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
         self._step += self._measured
         self._measured = False
         self._bias, self._gradient = [], []
