@@ -66,8 +66,7 @@ def test_an_evaluation_samples_at_the_temperature_and_seeds_given(policy: Record
     assert not drawn[0] & drawn[1]
 
 
-@pytest.mark.parametrize("searching", [True, False])
-def test_demonstrations_are_sampled_as_they_say(policy: RecordingPolicy, tmp_path: Path, searching: bool) -> None:
+def test_demonstrations_are_sampled_as_they_say(policy: RecordingPolicy, tmp_path: Path) -> None:
     drawn = []
     for seed in (0, 1):
         source = RejectionSampled(
@@ -76,13 +75,12 @@ def test_demonstrations_are_sampled_as_they_say(policy: RecordingPolicy, tmp_pat
             samples=3,
             temperature=0.8,
             seed=seed,
-            force_search=searching,
         )
         questions = StarterBenchmark("train", limit_per_kind=2).questions()
         source.make(AgentSettings(limits=ROOMY), NoRetriever(), tmp_path / str(seed), policy.tokenizer)
         drawn.append({dialogue.seed for dialogue in policy.dialogues})
         assert (len(policy.dialogues), opened(policy)) == (3 * len(questions), {0.8})
-        assert {dialogue.text.count("<search><answer>") for dialogue in policy.dialogues} == {int(searching)}
+        assert {dialogue.text.count("<search><answer>") for dialogue in policy.dialogues} == {0}
         policy.dialogues.clear()
     assert [len(seeds) for seeds in drawn] == [3 * len(questions)] * 2
     assert not drawn[0] & drawn[1]
