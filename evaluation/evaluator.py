@@ -22,7 +22,7 @@ from medagent.evaluation.names import ModeName, Prompting
 from medagent.evaluation.predictions import Prediction, PredictionLog
 from medagent.evaluation.prompting import solved_examples, with_prompting
 from medagent.evaluation.reports.conclusions import conclusions
-from medagent.evaluation.reports.html import write_evaluation_html, write_json
+from medagent.evaluation.reports.html import render_page, write_json
 from medagent.evaluation.reports.tables import curves, markdown, tables
 from medagent.evaluation.run import Plan, run_plan
 from medagent.evaluation.search_recall import question_rankings
@@ -86,13 +86,13 @@ class Evaluation:
         title = f"{settings['benchmark']}: {settings['agent']}"
         sampled = f"Temperature {settings['temperature']}, seed {settings['seed']}; all settings are in config.json."
         (folder / "report.md").write_text(markdown(title, settings, reports, questions, said), encoding="utf-8")
-        write_evaluation_html(
+        render_page(
             folder / "report.html",
             title=title,
-            summary=f"{' '.join(said)} {sampled}",
+            summary=f"{' '.join(said)} {sampled} Every answer: medagent view {folder}",
             tables=tables(reports, questions),
             charts=curves(reports),
-            predictions=self.predictions,
+            charts_title="How sure it is, and how right",
         )
 
 

@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,6 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from medagent.evaluation.grading.grade import Grade, grade
-from medagent.evaluation.predictions import Prediction
 from medagent.protocol import NOT_ADVICE
 
 matplotlib.use("svg")
@@ -81,63 +78,10 @@ def write_json(path: Path, report: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def write_evaluation_html(
-    path: Path,
-    *,
-    title: str,
-    summary: str,
-    tables: Sequence[Table],
-    charts: Sequence[Markup],
-    predictions: Sequence[Prediction],
-    most: int = 300,
-) -> None:
-    """Write the page of an evaluation.
-
-    It shows at most `most` rollouts, of every mode and verdict. A reader can filter them by these and by kind. All text
-    is escaped.
-    """
-    graded = _spread([(prediction, grade(prediction.rollout)) for prediction in predictions], most)
-    filters = {
-        "verdict": sorted({result.verdict.value for _, result in graded}),
-        "mode": sorted({prediction.mode for prediction, _ in graded}),
-        "kind": sorted({prediction.rollout.question.kind for prediction, _ in graded}),
-    }
-
-    def classes(prediction: Prediction, verdict: str) -> str:
-        values = {"verdict": verdict, "mode": prediction.mode, "kind": prediction.rollout.question.kind}
-        return " ".join(f"{name}{filters[name].index(value) + 1}" for name, value in values.items())
-
-    def label(prediction: Prediction) -> str:
-        asked = {"rotation": prediction.rotation, "sample": prediction.rollout.sample}
-        return ", ".join([prediction.mode, *(f"{name} {number}" for name, number in asked.items() if number)]) + ": "
-
-    render_page(
-        path,
-        "evaluation.html",
-        title=title,
-        summary=summary,
-        tables=tables,
-        charts=charts,
-        charts_title="How sure it is, and how right",
-        filters={name: values for name, values in filters.items() if len(values) > 1},
-        shown=[(p.rollout, result, classes(p, result.verdict.value), label(p)) for p, result in graded],
-        total=len(predictions),
-    )
-
-
-def _spread(graded: list[tuple[Prediction, Grade]], most: int) -> list[tuple[Prediction, Grade]]:
-    """The first ones of each mode and verdict, an equal share of each, in their order."""
-    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for place, (prediction, result) in enumerate(graded):
-        groups[prediction.mode, result.verdict].append(place)
-    share = max(1, most // max(1, len(groups)))
-    return [graded[place] for place in sorted(place for group in groups.values() for place in group[:share])]
-
-
-def render_page(path: Path, template: str, **content: object) -> None:
-    """Write the page of a template with its content. All text is escaped."""
+def render_page(path: Path, **content: object) -> None:
+    """Write the page of a report: `title`, `summary`, `tables`, `charts` and `charts_title`. All text is escaped."""
     loader = PackageLoader("medagent.evaluation.reports", "templates")
     environment = Environment(loader=loader, autoescape=select_autoescape())
-    page = environment.get_template(template).render(notice=NOT_ADVICE, **content)
+    page = environment.get_template("report.html").render(notice=NOT_ADVICE, **content)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")

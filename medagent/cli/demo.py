@@ -198,7 +198,7 @@ class _Demo:
         said = f"A is {a}, B {b}. {comparison_text(compared)}"
         self._console.print(shown_table(table), Text(said))
         chosen = demo_report.show_one(self._console, self._protocol, rollouts, self._retriever)
-        demo_report.write_page(self._out, self._settings.base, table, said, chosen, rollouts)
+        demo_report.write_page(self._out, self._settings.base, table, said)
         demo_report.finish_agent(self._out, self._questions)
         agent = self._out / "agent"
         self._console.print(

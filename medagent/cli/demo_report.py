@@ -98,26 +98,22 @@ def show_one(console: Console, protocol: TurnProtocol, rollouts: Sequence[Rollou
     return chosen
 
 
-def write_page(out: Path, base: str, table: Table, compared: str, chosen: Rollout, rollouts: Sequence[Rollout]) -> None:
-    """The report as a page: the table, the curves of the trainings, and some answers."""
+def write_page(out: Path, base: str, table: Table, compared: str) -> None:
+    """The report as a page: the table, and the curves of the trainings."""
     metrics = [*read_metrics(out / "examples"), *read_metrics(out)]  # of no examples there are none
     charts = []
     for title, wanted in CHARTS.items():
         series = {label: [row[name] for row in metrics if name in row] for label, name in wanted.items()}
         if any(series.values()):
             charts.append(chart(title, series, percent=title.startswith("success")))
-    right, wrong = ([each for each in rollouts if grade(each).correct is told][:3] for told in (True, False))
-    groups = {"One question": [chosen], "Answered rightly": right, "Answered wrongly": wrong}
     render_page(
         out / "report.html",
-        "report.html",
         title="medagent demo" if base == "starter" else f"medagent demo: {base}",
         summary=f"{base} learnt to search a medical corpus. Test questions are about conditions that no training "
-        f"saw. {compared} {describe_alarms(out)}",
+        f"saw. {compared} {describe_alarms(out)} Every rollout: medagent view {out}",
         tables=[table],
         charts=charts,
         charts_title="While it learnt",
-        groups={name: [(rollout, grade(rollout)) for rollout in some] for name, some in groups.items()},
     )
 
 
