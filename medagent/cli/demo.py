@@ -197,7 +197,7 @@ class _Demo:
         *_, a, b = table.head
         said = f"A is {a}, B {b}. {comparison_text(compared)}"
         self._console.print(shown_table(table), Text(said))
-        chosen = demo_report.show_one(self._console, self._protocol, rollouts, self._retriever)
+        demo_report.show_one(self._console, self._protocol, rollouts, self._retriever)
         demo_report.write_page(self._out, self._settings.base, table, said)
         demo_report.finish_agent(self._out, self._questions)
         agent = self._out / "agent"

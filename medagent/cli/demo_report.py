@@ -85,8 +85,8 @@ def report_table(columns: Columns, *, halved: bool) -> Table:
     return Table(title, headings, [row for row in rows if any(row[1:])])
 
 
-def show_one(console: Console, protocol: TurnProtocol, rollouts: Sequence[Rollout], retriever: Retriever) -> Rollout:
-    """Show one rollout turn by turn, and return it: a right two-hop answer after several searches, if there is one."""
+def show_one(console: Console, protocol: TurnProtocol, rollouts: Sequence[Rollout], retriever: Retriever) -> None:
+    """Show one rollout turn by turn: a right two-hop answer after several searches, if there is one."""
     good = [r for r in rollouts if grade(r).correct and r.question.kind == "two_hop" and r.num_searches > 1]
     chosen = random.Random(0).choice(good or rollouts)
     console.print("[bold]One question aloud[/bold]")
@@ -95,7 +95,6 @@ def show_one(console: Console, protocol: TurnProtocol, rollouts: Sequence[Rollou
     for turn in chosen.turns:
         printer(turn)
     show_answer(console, checked(chosen, EvidenceCheck(shown="all")))
-    return chosen
 
 
 def write_page(out: Path, base: str, table: Table, compared: str) -> None:
