@@ -208,14 +208,15 @@ def before_and_after(run: Path, most: int = 3) -> list[str]:
     """The questions whose reward changed most between the first and the last time that they were asked."""
     if not (run / ROLLOUTS).is_dir():
         return []
-    recorded, asked = RecordedRun(run), dict[str, list[tuple[str, dict[str, Any]]]]()
+    recorded, asked = RecordedRun(run), dict[tuple[str, int], list[tuple[str, dict[str, Any]]]]()
     for part, told in recorded.overview()["parts"].items():
         for row in told["rollouts"]:
-            asked.setdefault(row["question_id"], []).append((part, row))
-    twice = [(rows[0], rows[-1]) for rows in asked.values() if rows[0][0] != rows[-1][0]]
-    twice.sort(key=lambda pair: abs(pair[1][1]["reward"] - pair[0][1]["reward"]), reverse=True)
+            asked.setdefault((row["question_id"], row["sample"]), []).append((part, row))
+    pairs = [(rows[0], rows[-1]) for rows in asked.values() if len(rows) > 1]
+    pairs.sort(key=lambda pair: abs(pair[1][1]["reward"] - pair[0][1]["reward"]))
+    changed = {pair[0][1]["question_id"]: pair for pair in pairs}  # of a question the sample that changed most
     lines = [f"See every rollout: medagent view {run}"]
-    for pair in twice[:most]:
+    for pair in list(changed.values())[: -most - 1 : -1]:
         for part, row in pair:
             whole = recorded.rollout(part, row["question_id"], row["sample"])
             lines += [whole["question"]] if (part, row) == pair[0] else []
