@@ -2,8 +2,9 @@
 
 import resource
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from medagent.errors import MedagentError
+from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.modes import gold_passages
 from medagent.evaluation.rollout_files import read_lines
 from medagent.evaluation.viewer.recorded import ROLLOUTS, read_metrics
@@ -22,6 +24,7 @@ from medagent.training.module import AgentModule
 from medagent.types import Question, Rollout, StopReason
 
 SHOWN = 5  # tokens whose log-probs differ most
+MOST_MOVED = 0.5  # nats, by one update: the starter's rate moves them by 0.16, and ten times that rate by 0.84
 UPDATE = (
     "policy/grad_norm",
     "policy/clip_fraction",
@@ -33,15 +36,18 @@ UPDATE = (
 
 
 def check_command(args: list[str]) -> None:
-    """Try a configuration: one iteration on two questions, in a folder that is deleted.
+    """Try a configuration: one iteration on two questions with one update, in a folder that is deleted.
 
     It prints the prompt and the first rollout as tokens, what was earned, where the log-probs of sampler and trainer
-    differ most, what the update did, and the memory. MedagentError if it finds a mistake, of which it names the remedy.
+    differ most, what one update did, and the memory. Each question has four samples, and there is no warm-up.
+    MedagentError if it finds a mistake, of which it names the remedy.
     """
     with TemporaryDirectory(prefix="medagent-check-") as folder:
-        small = {"num_questions": 2, "num_minibatches": 1, "num_micro_batches": 1}
+        # A second pass over the same rollouts reads them once more after the first optimizer step.
+        small = {"num_questions": 2, "num_samples": 4, "num_minibatches": 1, "num_micro_batches": 1, "num_epochs": 2}
         ours = [f"--data.{name}={value}" for name, value in small.items()]
         ours += [
+            "--model.lr_warmup_iterations=0",
             "--trainer.max_epochs=1",
             f"--trainer.default_root_dir={folder}",
             "--trainer.check_val_every_n_epoch=2",
@@ -62,26 +68,36 @@ def check_command(args: list[str]) -> None:
     for rollout in data.rollouts:
         turns, earned = " + ".join(f"{turn.reward:.2f}" for turn in rollout.turns), rollout.total_reward
         print(
-            f"  {rollout_name(rollout)}: reward {earned:.2f} = {turns} of the turns + {rollout.reward:.2f} "
-            f"of the outcome; {rollout.num_searches} searches, {rollout.stop_reason.value}"
+            f"  {rollout_name(rollout)}: {grade(rollout).verdict.value}, reward {earned:.2f} = {turns} of the turns + "
+            f"{rollout.reward:.2f} of the outcome; {rollout.num_searches} searches, {len(rollout.hits)} passages, "
+            f"{rollout.stop_reason.value}"
         )
-    print("\nTokens whose log-probs of sampler and trainer differ most:")
-    for gap, text, sampler, trainer_ in sorted(gaps(rows), reverse=True)[:SHOWN]:
+    print("\nTokens whose log-probs of sampler and trainer differ most, before the update:")
+    for gap, text, sampler, trainer_ in sorted(gaps(rows, "rollout_logprob", "old_logprob"), reverse=True)[:SHOWN]:
         print(f"  {gap:.2g}: {text!r}, sampler {sampler:.4f}, trainer {trainer_:.4f}")
-    print("Update:", ", ".join(f"{name} {metrics[name]:.3g}" for name in UPDATE if name in metrics))
+    moved = [gap for gap, *_ in gaps(rows, "old_logprob", "logprob")]
+    moved_by = mean(moved) if moved else 0.0
+    most = max(moved, default=0)
+    print(f"One update moved the log-probs of sampled tokens by {moved_by:.2g} in the mean, by {most:.2g} at most.")
+    print("Means of two steps:", ", ".join(f"{name} {metrics[name]:.3g}" for name in UPDATE if name in metrics))
     print("Memory:", memory_line())
     found = list(mistakes(data.rollouts, data.questions, data))
+    if moved_by > MOST_MOVED:
+        found.append(
+            f"One update moved log-probs by {moved_by:.2g} in the mean, wanted at most {MOST_MOVED}: the policy leaves "
+            "what it was trained on. Lower model.policy_lr."
+        )
     if found:
         raise MedagentError("the trial found what most often keeps a run from learning:\n" + "\n".join(found))
     print("None of the commonest mistakes was found. Train with the same arguments: medagent train ...")
 
 
-def gaps(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[float, str, float, float]]:
-    """(difference, text, sampler's log-prob, trainer's) of each sampled token of recorded rollouts."""
+def gaps(rows: Sequence[Mapping[str, Any]], *names: str) -> Iterator[tuple[float, str, float, float]]:
+    """(difference, text, one number, the other) of each sampled token of recorded rollouts, for two names."""
     for turn in (turn for row in rows for turn in row["turns"]):
-        numbers = [turn["numbers"][name] for name in ("rollout_logprob", "old_logprob") if turn["numbers"]]
-        for text, sampler, trainer in zip(turn["token_texts"], *numbers, strict=True):
-            yield abs(trainer - sampler), text, sampler, trainer
+        numbers = [turn["numbers"][name] for name in names if turn["numbers"]]
+        for text, one, other in zip(turn["token_texts"], *numbers, strict=True):
+            yield abs(other - one), text, one, other
 
 
 def as_marked_tokens(rollout: Rollout, tokenizer: PreTrainedTokenizerBase) -> str:
@@ -108,26 +124,40 @@ def memory_line() -> str:
 
 def mistakes(rollouts: Sequence[Rollout], questions: Sequence[Question], data: RolloutData) -> Iterator[str]:
     """What most often keeps a run from learning, a line each with its remedy."""
-    share = _share_of(rollouts)
-    if data.environment is None and not share(lambda each: each.num_searches > 0):
-        yield (
-            "It never searches. A model that was not trained rarely does: begin with medagent sft, or reward searches "
-            "(configs/rewards)."
+    searched = [each for each in rollouts if each.num_searches]
+    cut = [each.stop_reason for each in rollouts if each.stop_reason.truncated]
+    if data.environment is None:
+        if not searched:
+            yield (
+                "It never searches. A model that was not trained rarely does: begin with medagent sft, or reward "
+                "searches (configs/rewards)."
+            )
+        elif not any(each.hits for each in searched):
+            yield (
+                "No search found a passage. Ask the index yourself (medagent search WORDS --index FOLDER), and look at "
+                "`where` of data.retriever."
+            )
+        right, wrong = (
+            [each.total_reward for each in rollouts if grade(each).verdict is verdict]
+            for verdict in (Verdict.CORRECT, Verdict.WRONG)
         )
+        if right and wrong and mean(wrong) >= mean(right):
+            yield (
+                f"Wrong answers earned {mean(wrong):.2f} in the mean, and right ones {mean(right):.2f}. Check that "
+                "data.reward reads the answer."
+            )
     if len({each.total_reward for each in rollouts}) == 1:
         yield (
             f"Every rollout earned {rollouts[0].total_reward:g}: nothing tells good from bad. Take easier questions, "
-            "examples before (medagent sft), more data.num_samples or a higher model.temperature. Check that "
-            "data.reward reads the answer."
+            "examples before (medagent sft), more data.num_samples or a higher model.temperature."
         )
-    if share(lambda each: each.stop_reason.truncated) > 0.5:
-        cut = next(each for each in rollouts if each.stop_reason.truncated)
-        yield f"Most rollouts were cut ({cut.stop_reason.value}). Raise data.agent.limits.{cut.stop_reason.value}."
-    if share(lambda each: each.stop_reason is StopReason.MAX_TURN_TOKENS) == 1:
+    if set(cut) == {StopReason.MAX_TURN_TOKENS} and len(cut) == len(rollouts):
         yield (
             "No turn ended by itself. The protocol's end may be no token that the model writes: compare the rollout "
             "above with the model's chat template, and teach the end by examples (medagent sft)."
         )
+    elif len(cut) > len(rollouts) / 2:
+        yield f"Most rollouts were cut ({cut[0].value}). Raise data.agent.limits.{cut[0].value}."
     known = [each for each in questions if each.gold_passage_ids]
     held = gold_passages(data.retriever, known, ())
     missing = [each.id for each in known if not set(each.gold_passage_ids) & held.keys()]
@@ -136,7 +166,3 @@ def mistakes(rollouts: Sequence[Rollout], questions: Sequence[Question], data: R
             f"The evidence of {len(missing)} of {len(known)} questions is not in the index, such as of {missing[0]}. "
             "Build the index from the corpus of the questions, or leave these questions out."
         )
-
-
-def _share_of(rollouts: Sequence[Rollout]) -> Callable[[Callable[[Rollout], bool]], float]:
-    return lambda holds: sum(map(holds, rollouts)) / len(rollouts)
