@@ -57,7 +57,7 @@ def test_the_script_trains_an_agent_and_goes_on_when_it_is_called_again(
     assert second.agent == first.agent == tmp_path / "run" / "agent"
     assert [row["epoch"] for row in second.metrics] == [0, 1], "the second call began at the second iteration"
     assert "validation/accuracy" in second.metrics[1]
-    assert (tmp_path / "run" / "rollouts" / "iteration_0001.jsonl").exists(), "as `medagent train` writes"
+    assert (tmp_path / "run" / "rollouts" / "iteration_0001.jsonl.gz").exists(), "as `medagent train` writes"
     assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir()) == [
         "epoch=0.ckpt",
         "epoch=1.ckpt",

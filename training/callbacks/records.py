@@ -76,8 +76,8 @@ class RolloutRecords(StepCallback):
 def token_numbers(terms: PolicyTerms, *, kl: bool, values: bool) -> dict[str, Tensor]:
     """[B, T] the numbers of each action token on the CPU, by name; "counts" is 1 at tokens that the loss counts.
 
-    `log_ratio` is the token's own, `ratio` the importance weight after averaging over its segment. `clipped` is 1
-    above the trust range, -1 below it, 0 inside.
+    `ratio` is the importance weight after averaging over the token's segment. `clipped` is 1 above the trust range, -1
+    below it, 0 inside.
     """
     batch, logprobs_BT = terms.batch, terms.logprobs_BT
     found = {

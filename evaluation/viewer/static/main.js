@@ -159,10 +159,10 @@ function draw() {
   const events = state.runs[0].events ?? [];
   drawCurves(byId("curves"), state.runs.map((run) => run.metrics), {
     chosen: /^\d+$/.test(state.part) ? Number(state.part) : -1,
-    alarms: events.map((event) => event.iteration),
+    alarms: events.map((event) => event.iteration - 1),
     choose: (iteration) => choosePart(nearest(iteration)),
   });
-  byId("events").textContent = events.map((event) => `Collapse at iteration ${event.iteration + 1}: ${event.signs.join("; ")}.`).join(" ");
+  byId("events").textContent = events.map((event) => `Collapse at iteration ${event.iteration}: ${event.signs.join("; ")}.`).join(" ");
 }
 
 const nearest = (iteration) => partNames().reduce((best, name) => (Math.abs(Number(name) - iteration) < Math.abs(Number(best) - iteration) ? name : best));

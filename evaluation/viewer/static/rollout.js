@@ -2,9 +2,10 @@
 import { heading, make } from "./service/dom.js";
 import { plain } from "./curves.js";
 
+// key -> words, how it is read, what orange means, and the value that has no colour where it is not 0
 const TOKENS = {
-  ratio: ["importance weight", (n, at) => n.ratio[at] - 1, "the weight is above 1: likelier than when it was sampled"],
-  log_ratio: ["the token's own log-ratio", (n, at) => n.logprob[at] - n.old_logprob[at], "likelier than when it was sampled"],
+  ratio: ["importance weight", (n, at) => n.ratio[at], "likelier than when it was sampled", 1],
+  token_ratio: ["the token's own ratio", (n, at) => Math.exp(n.logprob[at] - n.old_logprob[at]), "likelier than when it was sampled", 1],
   advantage: ["advantage", (n, at) => n.advantage[at], "better than expected"],
   clipped: ["clipped", (n, at) => n.clipped[at], "above the trust range: the gradient is dropped"],
   value: ["value before the token", (n, at) => n.value[at], "the critic expects a reward"],
@@ -15,17 +16,18 @@ const TOKENS = {
   weight: ["weight in the loss", (n, at) => n.weight[at], "counts more"],
 };
 const INVISIBLE = /[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
-const FLOORS = { ratio: 0.01, log_ratio: 0.01, sampler_gap: 0.01, kl: 0.01 }; // below them a colour would show rounding
+const FLOORS = { ratio: 0.01, token_ratio: 0.01, sampler_gap: 0.01, kl: 0.01 }; // below them a colour would show rounding
 const LONG = 400; // characters of a token or of a passage's summary
 
 /** The numbers that a rollout has, as [key, words]. */
 export function numbersOf(rollout) {
   const has = rollout.turns.find((turn) => turn.numbers?.ratio)?.numbers ?? {};
-  return Object.entries(TOKENS).filter(([key]) => has.ratio && (key in has || key === "log_ratio" || key === "sampler_gap")).map(([key, [words]]) => [key, words]);
+  return Object.entries(TOKENS).filter(([key]) => has.ratio && (key in has || key === "token_ratio" || key === "sampler_gap")).map(([key, [words]]) => [key, words]);
 }
 
 /** Text in which marks that nobody sees, such as those that turn the direction, are written out. */
 const visible = (text) => text.replace(INVISIBLE, (mark) => `\u27e8U+${mark.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}\u27e9`);
+const shown = (key, numbers, at) => TOKENS[key][1](numbers, at) - (TOKENS[key][3] ?? 0);
 const short = (text) => (text.length > LONG ? `${text.slice(0, LONG)} \u2026 (${text.length} characters)` : text);
 
 /** The largest size of a number over the rollouts that are shown. */
@@ -34,7 +36,7 @@ export function scaleOf(rollouts, key) {
   for (const { turns } of rollouts)
     for (const { numbers } of turns)
       for (let at = 0; at < (numbers?.ratio?.length ?? 0); at++) {
-        const value = TOKENS[key][1](numbers, at);
+        const value = shown(key, numbers, at);
         if (Number.isFinite(value)) most = Math.max(most, Math.abs(value));
       }
   return most;
@@ -49,18 +51,19 @@ const shade = (value, most) => {
 export function drawLegend(place, key, most) {
   if (!key) return place.replaceChildren("The trainer's numbers were not recorded for this rollout.");
   const signed = !["entropy", "kl", "weight"].includes(key);
+  const zero = TOKENS[key][3] ?? 0;
   const marks = (signed ? [-3, -2, -1] : []).concat([1, 2, 3]).map((step) => {
     const from = ((Math.abs(step) - 0.85) / 3) * most * Math.sign(step);
-    return make("span", { className: step > 0 ? `p${step}` : `m${-step}` }, `${step < 0 ? "below" : "above"} ${plain(from)}`);
+    return make("span", { className: step > 0 ? `p${step}` : `m${-step}` }, `${step < 0 ? "below" : "above"} ${plain(zero + from)}`);
   });
   const [words, , meaning] = TOKENS[key];
-  place.replaceChildren(make("b", {}, key === "ratio" ? `${words}, less 1` : words), ...marks, `Orange: ${meaning}. Underlined: clipped. Struck through: not in the loss.`);
+  place.replaceChildren(make("b", {}, words), ...marks, `Orange: ${meaning}. Underlined: clipped. Struck through: not in the loss.`);
 }
 
 /** All numbers of a token, a line each. */
 function valuesOf(turn, at) {
-  const told = Object.entries(TOKENS).filter(([key]) => key in turn.numbers || ["log_ratio", "sampler_gap"].includes(key));
-  const lines = told.map(([key, [words, read]]) => `${words.padEnd(34)} ${Number((key === "ratio" ? turn.numbers.ratio[at] : read(turn.numbers, at)).toPrecision(9))}`);
+  const told = Object.entries(TOKENS).filter(([key]) => key in turn.numbers || ["token_ratio", "sampler_gap"].includes(key));
+  const lines = told.map(([key, [words, read]]) => `${words.padEnd(34)} ${Number(read(turn.numbers, at).toPrecision(9))}`);
   return [`${JSON.stringify(visible(short(turn.token_texts[at])))}, token ${at + 1} of the turn`, ...lines].join("\n");
 }
 
@@ -69,7 +72,7 @@ function tokens(turn, key, most) {
   if (turn.given) line.append(make("span", { className: "given", title: "written by the environment" }, visible(short(turn.given))));
   turn.token_texts.forEach((text, at) => {
     const n = turn.numbers.ratio ? turn.numbers : null;
-    const classes = [key && n ? shade(TOKENS[key][1](n, at), most) : "", n?.clipped[at] ? "clipped" : "", n && !n.counts[at] ? "uncounted" : ""];
+    const classes = [key && n ? shade(shown(key, n, at), most) : "", n?.clipped[at] ? "clipped" : "", n && !n.counts[at] ? "uncounted" : ""];
     line.append(make("span", { className: classes.filter(Boolean).join(" "), dataset: n ? { at } : {} }, visible(short(text))));
   });
   return line;
@@ -141,7 +144,7 @@ export function drawRollout(rollout, { key, most, title }) {
   let number = 0;
   rollout.turns.forEach((turn, place) => {
     const kind = KINDS(turn, place === rollout.turns.length - 1, rollout.answer);
-    const section = make("section", { className: "turn", ariaLabel: `Turn ${place + 1}` });
+    const section = make("div", { className: "turn" });
     section.told = turn;
     section.append(make("h4", {}, `Turn ${place + 1} ${kind}`), make("p", { className: "figures" }, turnFigures(turn)));
     section.append(turn.token_texts ? tokens(turn, key, most) : make("p", { className: "tokens", dir: "auto" }, visible(turn.text)));

@@ -60,5 +60,5 @@ def write_run(run: Path, *, iterations: int = 3, questions: int = 3) -> Path:
     logs.mkdir(parents=True)
     lines = [f"{n},{n},{n / iterations},{0.1 * n}" for n in range(iterations)]
     (logs / "metrics.csv").write_text("epoch,step,reward/success,policy/clip_fraction\n" + "\n".join(lines) + "\n")
-    (run / "collapse.json").write_text(json.dumps([{"iteration": 1, "signs": ["success fell"], "action": "report"}]))
+    (run / "collapse.json").write_text(json.dumps([{"iteration": 2, "signs": ["success fell"], "action": "report"}]))
     return run

@@ -13,6 +13,7 @@ from medagent.evaluation.viewer.server import exported, make_viewer
 from tests.evaluation.viewer.support import rollout, write_iteration, write_run
 from tests.medagent.serving.page_visit import browser  # noqa: F401 (a fixture)
 from tests.medagent.serving.support import served
+from tests.medagent.serving.test_page import AXE, RULES
 
 pytestmark = pytest.mark.page
 
@@ -124,3 +125,18 @@ def test_the_exported_file_shows_the_same(browser: Any, run: Path, tmp_path: Pat
     page.locator("article.card").nth(1).wait_for()
     assert page.evaluate("window.hacked") is None
     page.close()
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not there: make test-page installs it")
+@pytest.mark.parametrize(
+    "page", [{"bypass_csp": True, "color_scheme": scheme} for scheme in ("light", "dark")], indirect=True
+)
+def test_axe_finds_nothing(page: Any) -> None:
+    page.get_by_label("Beside it").select_option("group")
+    page.locator("article.card").nth(1).wait_for()
+    page.locator(".passage summary").first.click()
+    page.locator(".tokens span").nth(1).hover()
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("tags => axe.run(document, {runOnly: tags})", RULES)
+    assert found["passes"], "it ran"
+    assert not [(each["id"], [node["html"] for node in each["nodes"]]) for each in found["violations"]]

@@ -70,6 +70,6 @@ def test_a_run_goes_on_to_the_weights_of_one_that_was_never_stopped(tmp_path, mo
     resumed = trained(tmp_path / "run", Starter(), 2)
     assert any(not torch.equal(first[name], whole[name]) for name in whole), "the second iteration moves the weights"
     assert all(torch.equal(resumed[name], whole[name]) for name in whole)
-    for name in ("iteration_0000.jsonl", "iteration_0001.jsonl"):
-        one, other = ((tmp_path / each / "rollouts" / name).read_text() for each in ("run", "whole"))
+    for name in ("iteration_0000.jsonl.gz", "iteration_0001.jsonl.gz"):
+        one, other = ((tmp_path / each / "rollouts" / name).read_bytes() for each in ("run", "whole"))
         assert one == other
