@@ -16,12 +16,16 @@ from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.modes import gold_passages
 from medagent.evaluation.rollout_files import read_lines
 from medagent.evaluation.viewer.recorded import ROLLOUTS, read_metrics
+from medagent.models.chat_template import day_of, render
+from medagent.policies.turn_ends import end_token_ids
+from medagent.protocol import TagProtocol, TurnProtocol
+from medagent.tool_protocol import ToolProtocol
 from medagent.training.callbacks.records import token_texts
 from medagent.training.command import fit
 from medagent.training.data import RolloutData
 from medagent.training.experience import rollout_name
 from medagent.training.module import AgentModule
-from medagent.types import Question, Rollout, StopReason
+from medagent.types import Question, Rollout
 
 SHOWN = 5  # tokens whose log-probs differ most
 MOST_MOVED = 0.5  # nats, by one update: the starter's rate moves them by 0.16, and ten times that rate by 0.84
@@ -81,7 +85,7 @@ def check_command(args: list[str]) -> None:
     print(f"One update moved the log-probs of sampled tokens by {moved_by:.2g} in the mean, by {most:.2g} at most.")
     print("Means of two steps:", ", ".join(f"{name} {metrics[name]:.3g}" for name in UPDATE if name in metrics))
     print("Memory:", memory_line())
-    found = list(mistakes(data.rollouts, data.questions, data))
+    found = [*mistakes(data.rollouts, data.questions, data), *unended_turns(tokenizer, module, data.agent.protocol)]
     if moved_by > MOST_MOVED:
         found.append(
             f"One update moved log-probs by {moved_by:.2g} in the mean, wanted at most {MOST_MOVED}: the policy leaves "
@@ -125,7 +129,6 @@ def memory_line() -> str:
 def mistakes(rollouts: Sequence[Rollout], questions: Sequence[Question], data: RolloutData) -> Iterator[str]:
     """What most often keeps a run from learning, a line each with its remedy."""
     searched = [each for each in rollouts if each.num_searches]
-    cut = [each.stop_reason for each in rollouts if each.stop_reason.truncated]
     if data.environment is None:
         if not searched:
             yield (
@@ -151,13 +154,14 @@ def mistakes(rollouts: Sequence[Rollout], questions: Sequence[Question], data: R
             f"Every rollout earned {rollouts[0].total_reward:g}: nothing tells good from bad. Take easier questions, "
             "examples before (medagent sft), more data.num_samples or a higher model.temperature."
         )
-    if set(cut) == {StopReason.MAX_TURN_TOKENS} and len(cut) == len(rollouts):
-        yield (
-            "No turn ended by itself. The protocol's end may be no token that the model writes: compare the rollout "
-            "above with the model's chat template, and teach the end by examples (medagent sft)."
-        )
-    elif len(cut) > len(rollouts) / 2:
-        yield f"Most rollouts were cut ({cut[0].value}). Raise data.agent.limits.{cut[0].value}."
+    for among, which in ((rollouts, ""), (searched, " that searched")):
+        cut = [each.stop_reason.value for each in among if each.stop_reason.truncated]
+        if len(cut) > len(among) / 2:
+            yield (
+                f"{len(cut)} of {len(among)} rollouts{which} were cut. Raise data.agent.limits.{cut[0]}, or teach the "
+                "model by examples to end its turns (medagent sft)."
+            )
+            break
     known = [each for each in questions if each.gold_passage_ids]
     held = gold_passages(data.retriever, known, ())
     missing = [each.id for each in known if not set(each.gold_passage_ids) & held.keys()]
@@ -165,4 +169,18 @@ def mistakes(rollouts: Sequence[Rollout], questions: Sequence[Question], data: R
         yield (
             f"The evidence of {len(missing)} of {len(known)} questions is not in the index, such as of {missing[0]}. "
             "Build the index from the corpus of the questions, or leave these questions out."
+        )
+
+
+def unended_turns(tokenizer: PreTrainedTokenizerBase, module: AgentModule, protocol: TurnProtocol) -> Iterator[str]:
+    """A mistake where the protocol uses a chat template that puts no end behind what the assistant said."""
+    if not (isinstance(protocol, ToolProtocol) or (isinstance(protocol, TagProtocol) and protocol.chat)):
+        return
+    said = [{"role": role, "content": role} for role in ("user", "assistant")]
+    behind = render(tokenizer, said, day_of(protocol.date), add_generation_prompt=False).rpartition("assistant")[2]
+    ends = [tokenizer.decode([each]) for each in end_token_ids(tokenizer, module.shared_base.peft)]
+    if not any(end in behind for end in ends):
+        yield (
+            f"The chat template puts {behind.strip()!r} behind the assistant's turn, wanted one of {', '.join(ends)}. "
+            "Take the template of the model's makers, or name its end in generation_config.json."
         )

@@ -8,7 +8,6 @@ import difflib
 import json
 import logging
 import signal
-import socket
 import sys
 import webbrowser
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -49,7 +48,7 @@ from medagent.serving.admission import Admission
 from medagent.serving.app import make_app
 from medagent.serving.background import share_one_arena, stamp, trim_memory, watch
 from medagent.serving.mcp_tool import PATH
-from medagent.serving.middleware import BoundedConnection, read_api_key_hashes
+from medagent.serving.middleware import BoundedConnection, read_api_key_hashes, refuse_busy
 from medagent.serving.openai_form import source_line
 from medagent.serving.page import Feedback, read_examples
 from medagent.serving.records import Records, read_record
@@ -109,20 +108,6 @@ def indexed(corpus: str) -> Path:
     else:
         index_build(corpus, str(index))
     return index
-
-
-def refuse_busy(host: str, port: int) -> None:
-    """Raise `ConfigError` where the address cannot be listened on, before anything is loaded."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ConfigError(
-                f"{host}:{port}: cannot be listened on ({error.strerror or error}). Give another --port, or stop what "
-                "holds it."
-            ) from error
 
 
 def engine_of(command: ServeCommand) -> Engine:

@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import resource
+import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -217,3 +218,17 @@ def max_connections() -> int:
     """How many connections may be open at once: what the limit of file handles leaves."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MAX_CONNECTIONS, soft - SPARE_FILES))
+
+
+def refuse_busy(host: str, port: int) -> None:
+    """Raise `ConfigError` where the address cannot be listened on, before anything is loaded."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"{host}:{port}: cannot be listened on ({error.strerror or error}). Give another --port, or stop what "
+                "holds it."
+            ) from error

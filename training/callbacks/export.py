@@ -206,7 +206,7 @@ def changes(metrics: Sequence[Mapping[str, float]], most: int = 3) -> list[str]:
 
 def before_and_after(run: Path, most: int = 3) -> list[str]:
     """The questions whose reward changed most between the first and the last time that they were asked."""
-    if not (run / ROLLOUTS).is_dir():
+    if len(list((run / ROLLOUTS).glob("*.gz"))) < 2:
         return []
     recorded, asked = RecordedRun(run), dict[tuple[str, int], list[tuple[str, dict[str, Any]]]]()
     for part, told in recorded.overview()["parts"].items():

@@ -33,7 +33,7 @@ def environment_serve(
     """
     import uvicorn
 
-    from medagent.cli.serve import refuse_busy
+    from medagent.serving.middleware import refuse_busy
     from medagent.evaluation.benchmarks.source import BenchmarkSource
     from medagent.retrieval.remote import open_index
     from medagent.training.environments.openenv_server import make_openenv_app

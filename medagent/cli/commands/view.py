@@ -24,7 +24,7 @@ def view(runs: list[str], port: int = 8010, export: str | None = None) -> None:
         return
     import uvicorn
 
-    from medagent.cli.serve import refuse_busy
+    from medagent.serving.middleware import refuse_busy
 
     refuse_busy("127.0.0.1", port)
     print(f"{' and '.join(runs)}: http://127.0.0.1:{port}  (Ctrl+C ends it)", flush=True)
