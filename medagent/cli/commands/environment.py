@@ -33,9 +33,9 @@ def environment_serve(
     """
     import uvicorn
 
-    from medagent.serving.middleware import refuse_busy
     from medagent.evaluation.benchmarks.source import BenchmarkSource
     from medagent.retrieval.remote import open_index
+    from medagent.serving.middleware import refuse_busy
     from medagent.training.environments.openenv_server import make_openenv_app
     from medagent.training.rewards import OutcomeReward
 
