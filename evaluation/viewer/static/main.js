@@ -92,7 +92,8 @@ function besides() {
 }
 
 async function chosenRollouts() {
-  const pick = async (run, part) => (await rolloutsOf(run, part)).filter((row) => row.question_id === state.question);
+  const asked = (run, part) => parts(run)[part].rollouts.flatMap((row, place) => (row.question_id === state.question ? [place] : []));
+  const pick = (run, part) => rolloutsOf(run, part, asked(run, part));
   const group = await pick(0, state.part);
   const one = group.find((row) => row.sample === state.sample) ?? group[0];
   const label = (row, part, run = 0) => `${state.names.length > 1 ? `${state.names[run]}, ` : ""}${partWords(part)}, sample ${row.sample}`;

@@ -2,7 +2,7 @@
 
 const embedded = document.getElementById("data");
 const exportedRuns = embedded ? JSON.parse(embedded.textContent) : null;
-const keptLines = new Map(); // "run/part" -> its rollouts; the last few
+const keptLines = new Map(); // "run/part" -> its rollouts as lines of JSON; the last few
 
 const getJson = async (path) => {
   const answer = await fetch(path);
@@ -20,15 +20,16 @@ export async function overviewOf(run, known = []) {
   return getJson(`data/${run}/overview?${query}`);
 }
 
-/** The rollouts of a part, whole. */
-export async function rolloutsOf(run, part) {
+/** The rollouts of a part at some places of its list, whole. */
+export async function rolloutsOf(run, part, places) {
   const key = `${run}/${part}`;
   if (!keptLines.has(key)) {
     const text = exportedRuns ? await unpacked(exportedRuns[run].parts[part]) : await textOf(`data/${run}/parts/${encodeURIComponent(part)}`);
-    keptLines.set(key, text.split("\n").filter(Boolean).map((line) => JSON.parse(line)));
-    if (keptLines.size > 6) keptLines.delete(keptLines.keys().next().value);
+    keptLines.set(key, text.split("\n"));
+    if (keptLines.size > 4) keptLines.delete(keptLines.keys().next().value);
   }
-  return keptLines.get(key);
+  const lines = keptLines.get(key);
+  return places.map((place) => JSON.parse(lines[place]));
 }
 
 async function textOf(path) {
