@@ -129,27 +129,26 @@ def memory_line() -> str:
 def mistakes(rollouts: Sequence[Rollout], questions: Sequence[Question], data: RolloutData) -> Iterator[str]:
     """What most often keeps a run from learning, a line each with its remedy."""
     searched = [each for each in rollouts if each.num_searches]
-    if data.environment is None:
-        if not searched:
-            yield (
-                "It never searches. A model that was not trained rarely does: begin with medagent sft, or reward "
-                "searches (configs/rewards)."
-            )
-        elif not any(each.hits for each in searched):
-            yield (
-                "No search found a passage. Ask the index yourself (medagent search WORDS --index FOLDER), and look at "
-                "`where` of data.retriever."
-            )
-        right, wrong = (
-            [each.total_reward for each in rollouts if grade(each).verdict is verdict]
-            for verdict in (Verdict.CORRECT, Verdict.WRONG)
+    right, wrong = (
+        [each.total_reward for each in rollouts if grade(each).verdict is verdict]
+        for verdict in (Verdict.CORRECT, Verdict.WRONG)
+    )
+    if data.environment is None and not searched:
+        yield (
+            "It never searches. A model that was not trained rarely does: begin with medagent sft, or reward searches "
+            "(configs/rewards)."
         )
-        if right and wrong and mean(wrong) >= mean(right):
-            yield (
-                f"Wrong answers earned {mean(wrong):.2f} in the mean, and right ones {mean(right):.2f}. Check that "
-                "data.reward reads the answer."
-            )
-    if len({each.total_reward for each in rollouts}) == 1:
+    if data.environment is None and searched and not any(each.hits for each in searched):
+        yield (
+            "No search found a passage. Ask the index yourself (medagent search WORDS --index FOLDER), and look at "
+            "`where` of data.retriever."
+        )
+    if data.environment is None and right and wrong and mean(wrong) >= mean(right):
+        yield (
+            f"Wrong answers earned {mean(wrong):.2f} in the mean, and right ones {mean(right):.2f}. Check that "
+            "data.reward reads the answer."
+        )
+    elif len({each.total_reward for each in rollouts}) == 1:
         yield (
             f"Every rollout earned {rollouts[0].total_reward:g}: nothing tells good from bad. Take easier questions, "
             "examples before (medagent sft), more data.num_samples or a higher model.temperature."

@@ -1,19 +1,24 @@
 // Small curves over iterations. A click chooses an iteration.
 import { make } from "./service/dom.js";
 
+// title, metric, what it is, and the value above which it is red
 const CURVES = [
-  ["success", "reward/success"],
-  ["held-out accuracy", "validation/accuracy"],
-  ["clip fraction", "policy/clip_fraction"],
-  ["correction's scale", "policy/clip_bias_scale"],
-  ["KL to the reference", "kl/reference"],
-  ["entropy", "policy/entropy"],
-  ["searches", "rollout/searches"],
-  ["tokens per turn", "rollout/turn_tokens"],
-  ["gradient norm", "policy/grad_norm"],
-  ["largest ratio", "policy/ratio_max"],
-  ["loss of examples", "sft/loss"],
+  ["success", "reward/success", "share of rollouts that succeeded"],
+  ["mean reward", "reward/mean", "of the rollouts"],
+  ["held-out accuracy", "validation/accuracy", "on questions that are not trained on"],
+  ["clip fraction", "policy/clip_fraction", "share of the action tokens whose gradient was dropped", 0.3],
+  ["correction's scale", "policy/clip_bias_scale", "what the clipping-bias correction multiplied the update by"],
+  ["KL to the reference", "kl/reference", "nats per token", 1],
+  ["KL of the update", "policy/approx_kl", "nats per token, between the policy that sampled and the one that learns", 0.1],
+  ["entropy", "policy/entropy", "nats per token"],
+  ["searches", "rollout/searches", "per question"],
+  ["rollouts cut", "rollout/truncated", "share that a limit ended", 0.3],
+  ["gradient norm", "policy/grad_norm", "before it is clipped"],
+  ["largest ratio", "policy/ratio_max", "largest importance weight"],
+  ["loss of examples", "sft/loss", "nats per token"],
 ];
+const SHARES = ["success", "held-out accuracy", "clip fraction", "rollouts cut"];
+const WIDE = 1000; // from this ratio of the largest to the smallest value on, the axis is logarithmic
 const WIDTH = 200;
 const HEIGHT = 60;
 
@@ -34,11 +39,13 @@ export function plain(value) {
 export function drawCurves(place, runs, { chosen, alarms, choose }) {
   const last = Math.max(1, ...runs.map((metrics) => metrics.length - 1));
   const x = (iteration) => (iteration / last) * WIDTH;
-  const figures = CURVES.filter(([, name]) => runs.some((metrics) => metrics.some((row) => name in row))).map(([title, name]) => {
+  const figures = CURVES.filter(([, name]) => runs.some((metrics) => metrics.some((row) => name in row))).map(([title, name, meaning, most]) => {
     const values = runs.map((metrics) => metrics.map((row) => row[name]));
     const all = values.flat().filter(Number.isFinite);
-    const [low, high] = [Math.min(...all), Math.max(...all)];
-    const y = (value) => HEIGHT - 2 - ((value - low) / (high - low || 1)) * (HEIGHT - 4);
+    const [low, high] = SHARES.includes(title) ? [0, 1] : [Math.min(...all), Math.max(...all)];
+    const log = low > 0 && high / low > WIDE;
+    const at = log ? Math.log : (value) => value;
+    const y = (value) => HEIGHT - 2 - ((at(value) - at(low)) / (at(high) - at(low) || 1)) * (HEIGHT - 4);
     const now = values[0][chosen];
     const label = `${title}: ${plain(low)} to ${plain(high)} over ${values[0].length} iterations`;
     const image = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label });
@@ -57,8 +64,8 @@ export function drawCurves(place, runs, { chosen, alarms, choose }) {
       const box = image.getBoundingClientRect();
       choose(Math.round(((event.clientX - box.left) / box.width) * last));
     });
-    const caption = make("figcaption", {}, make("span", {}, title), make("b", {}, now === undefined ? `${plain(low)} to ${plain(high)}` : plain(now)));
-    return make("figure", {}, caption, image);
+    const caption = make("figcaption", {}, make("span", {}, log ? `${title} (log)` : title), make("b", { className: now > most ? "bad" : "" }, now === undefined ? "" : plain(now)));
+    return make("figure", { title: `${title}: ${meaning}` }, caption, image, make("div", { className: "axis" }, make("span", {}, `from ${plain(low)}`), make("span", {}, `to ${plain(high)}`)));
   });
   place.replaceChildren(...figures);
 }

@@ -5,7 +5,7 @@ import { drawLegend, drawRollout, numbersOf, scaleOf, watchTokens } from "./roll
 import { isLive, overviewOf, rolloutsOf, runNames } from "./source.js";
 
 const EVERY_MS = 5000;
-const state = { names: [], runs: [], part: "", question: "", sample: 0, key: "ratio", beside: "none" };
+const state = { names: [], runs: [], part: "", question: "", sample: 0, key: "ratio", beside: "none", filter: "all", order: "sampled" };
 
 const wrong = (row) => row.verdict !== "correct";
 const FILTERS = {
@@ -13,8 +13,11 @@ const FILTERS = {
   correct: ["correct", (row) => !wrong(row)],
   wrong: ["not correct", wrong],
   searched_wrong: ["searched, then answered wrong", (row) => row.searches > 0 && row.verdict === "wrong"],
+  searched: ["searched", (row) => row.searches > 0],
   no_search: ["never searched", (row) => !row.searches],
-  cut: ["ended without an answer", (row) => row.stop_reason !== "answered"],
+  empty: ["searched and found nothing", (row) => row.searches > 0 && !row.passages],
+  gold: ["saw the evidence", (row) => row.gold],
+  gold_wrong: ["saw the evidence, then not correct", (row) => row.gold && wrong(row)],
   equal: ["groups of equal rewards", (row, group) => group.length > 1 && group.every((each) => each.reward === row.reward)],
   differs: ["groups of different rewards", (row, group) => group.some((each) => each.reward !== row.reward)],
 };
@@ -50,23 +53,40 @@ const fill = (select, pairs, chosen) => {
 };
 
 function remember() {
-  const { part, question, sample, key, beside } = state;
-  history.replaceState(null, "", `#${new URLSearchParams({ part, question, sample, key, beside })}`);
+  const { names, runs, ...chosen } = state;
+  history.replaceState(null, "", `#${new URLSearchParams(chosen)}`);
+}
+
+/** The mean reward of rollouts by their verdict, as a sentence. */
+function byVerdict(rows) {
+  const names = [...new Set(rows.map((row) => row.verdict))].sort();
+  return names.map((name) => [name, rows.filter((row) => row.verdict === name)]).map(([name, own]) => `${own.length} ${name.replace("_", " ")}: mean reward ${plain(meanReward(own))}`).join("; ");
+}
+
+/** The filters that keep some rollouts, and one for each way in which rollouts stopped: key -> [words, whether it keeps]. */
+function filtersOf(rollouts, groups) {
+  const stops = [...new Set(rollouts.map((row) => row.stop_reason))].map((name) => [`stop ${name}`, [`stopped: ${name}`, (row) => row.stop_reason === name]]);
+  const counted = [...Object.entries(FILTERS), ...stops].map(([key, [words, keep]]) => [key, [words, keep, rollouts.filter((row) => keep(row, groups.get(row.question_id))).length]]);
+  return Object.fromEntries(counted.filter(([key, [, , count]]) => count || key === state.filter || key === "all"));
 }
 
 function drawList() {
   const { rollouts, questions } = parts()[state.part] ?? { rollouts: [], questions: {} };
   const groups = grouped(rollouts);
   const said = byId("find").value.toLowerCase();
-  const keep = FILTERS[byId("filter").value][1];
-  const order = byId("order").value;
+  const filters = filtersOf(rollouts, groups);
+  if (!(state.filter in filters)) state.filter = "all";
+  fill(byId("filter"), Object.entries(filters).map(([key, [words, , count]]) => [key, `${words} (${count})`]), state.filter);
+  const keep = filters[state.filter][1];
+  const order = state.order;
   const changed = order === "changed" ? new Map(rollouts.map((row) => [row, changeOf(row)])) : null;
   const compare = changed ? (a, b) => changed.get(b) - changed.get(a) : ORDERS[order][1];
   const found = rollouts.filter((row) => keep(row, groups.get(row.question_id)) && questions[row.question_id].toLowerCase().includes(said)).sort(compare);
-  byId("count").textContent = `${found.length} of ${rollouts.length} rollouts`;
+  byId("count").textContent = `${found.length} of ${rollouts.length} rollouts. ${byVerdict(found)}`;
   const rows = found.map((row) => {
     const clipped = row.clipped === null ? "" : ` · clipped ${(100 * row.clipped).toFixed(0)}%`;
-    const figures = `reward ${plain(row.reward)} · ${row.searches} searches · ${row.tokens} tokens${clipped}`;
+    const stopped = row.stop_reason === "answered" ? "" : ` · ${row.stop_reason}`;
+    const figures = `reward ${plain(row.reward)}${stopped} · ${row.searches} searches · ${row.passages} passages · ${row.tokens} tokens${clipped}`;
     const verdict = make("span", { className: wrong(row) ? "bad" : "good" }, row.verdict);
     const button = make("button", { type: "button" }, make("span", { dir: "auto" }, questions[row.question_id].slice(0, 160)), make("span", { className: "figures" }, verdict, ` · ${figures}`));
     if (row.question_id === state.question && row.sample === state.sample) button.setAttribute("aria-current", "true");
@@ -85,7 +105,8 @@ function grouped(rows) {
 
 /** The choices of what stands beside a rollout: its group, an earlier or later iteration, the other run. */
 function besides() {
-  const found = [["none", "nothing"], ["group", "its group"]];
+  const found = [["none", "nothing"]];
+  if (sameQuestion(state.part, state.question).length > 1) found.push(["group", "its group"]);
   if (partBefore(state.question, state.part) !== null) found.push(["before", "the same question, asked before"]);
   state.names.slice(1).forEach((name, at) => found.push([`run ${at + 1}`, `the same question in ${name}`]));
   return found;
@@ -189,12 +210,12 @@ async function begin() {
   const given = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
   Object.assign(state, given, { sample: Number(given.sample ?? 0) });
   const names = partNames();
-  fill(byId("filter"), Object.entries(FILTERS).map(([value, [text]]) => [value, text]), "all");
-  fill(byId("order"), Object.entries(ORDERS).map(([value, [text]]) => [value, text]), "sampled");
+  if (!(state.order in ORDERS)) state.order = "sampled";
+  fill(byId("order"), Object.entries(ORDERS).map(([value, [text]]) => [value, text]), state.order);
   if (!(state.part in parts())) state.part = names.at(-1) ?? "";
   fill(byId("part"), names.map((name) => [name, partWords(name)]), state.part);
   byId("part").addEventListener("change", (event) => choosePart(event.target.value));
-  for (const id of ["filter", "order"]) byId(id).addEventListener("change", drawList);
+  for (const id of ["filter", "order"]) byId(id).addEventListener("change", (event) => ((state[id] = event.target.value), drawList(), remember()));
   byId("find").addEventListener("input", drawList);
   byId("number").addEventListener("change", (event) => ((state.key = event.target.value), show(state.question, state.sample)));
   byId("beside").addEventListener("change", (event) => ((state.beside = event.target.value), show(state.question, state.sample)));

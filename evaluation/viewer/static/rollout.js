@@ -52,9 +52,10 @@ export function drawLegend(place, key, most) {
   if (!key) return place.replaceChildren("The trainer's numbers were not recorded for this rollout.");
   const signed = !["entropy", "kl", "weight"].includes(key);
   const zero = TOKENS[key][3] ?? 0;
-  const marks = (signed ? [-3, -2, -1] : []).concat([1, 2, 3]).map((step) => {
+  const steps = key === "clipped" ? [-3, 3] : (signed ? [-3, -2, -1] : []).concat([1, 2, 3]);
+  const marks = steps.map((step) => {
     const from = ((Math.abs(step) - 0.85) / 3) * most * Math.sign(step);
-    return make("span", { className: step > 0 ? `p${step}` : `m${-step}` }, `${step < 0 ? "below" : "above"} ${plain(zero + from)}`);
+    return make("span", { className: step > 0 ? `p${step}` : `m${-step}` }, key === "clipped" ? `clipped ${step < 0 ? "below" : "above"} the range` : `${step < 0 ? "below" : "above"} ${zero ? (zero + from).toPrecision(4) : plain(from)}`);
   });
   const [words, , meaning] = TOKENS[key];
   place.replaceChildren(make("b", {}, words), ...marks, `Orange: ${meaning}. Underlined: clipped. Struck through: not in the loss.`);
@@ -148,6 +149,7 @@ export function drawRollout(rollout, { key, most, title }) {
     section.told = turn;
     section.append(make("h4", {}, `Turn ${place + 1} ${kind}`), make("p", { className: "figures" }, turnFigures(turn)));
     section.append(turn.token_texts ? tokens(turn, key, most) : make("p", { className: "tokens", dir: "auto" }, visible(turn.text)));
+    if (kind === "searches" && !turn.passages.length) section.append(make("p", { className: "wrong" }, "The search found no passage."));
     for (const hit of turn.passages) section.append(passage(hit, rollout.gold_passage_ids ?? [], ++number));
     card.append(section);
   });

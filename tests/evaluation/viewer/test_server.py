@@ -41,6 +41,8 @@ def test_the_overview_tells_curves_events_and_the_rollouts_of_each_iteration(cli
         "stop_reason": "answered",
         "reward": 1.0,
         "searches": 1,
+        "passages": 1,
+        "gold": True,
         "tokens": 6,
         "clipped": 1.0,
     }
