@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.evaluation.rollout_files import readable, write_lines
 from medagent.evaluation.viewer.recorded import ROLLOUTS, write_summaries
+from medagent.training.callbacks.trackers import track
 from medagent.training.data import RolloutData
 from medagent.training.experience import Experience, rollout_name
 from medagent.training.module import AgentModule, StepCallback
@@ -34,6 +35,7 @@ class RolloutRecords(StepCallback):
         self._numbers: dict[str, dict[str, Tensor]] = {}
         self._scales: dict[str, float] = {}
         self._in_step: list[str] = []
+        self._failed_trackers = set[str]()
 
     def on_policy_loss(self, module: AgentModule, terms: PolicyTerms) -> None:
         if self._writes(module.trainer):
@@ -67,6 +69,7 @@ class RolloutRecords(StepCallback):
         place = folder / f"iteration_{trainer.current_epoch:04d}.jsonl.gz"
         write_lines(place, rows)
         write_summaries(place, rows)
+        track(trainer, rows, self._failed_trackers)
 
     def _writes(self, trainer: Trainer) -> bool:
         return trainer.is_global_zero and trainer.current_epoch % self._every == 0
