@@ -2,18 +2,7 @@
 
 import gzip
 import os
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
-
-import yaml
-
-
-@cache
-def packaged(package: str, name: str) -> Any:
-    """What a YAML file of a package holds. It is read once, and not to be changed."""
-    return yaml.safe_load(files(package).joinpath(name).read_text(encoding="utf-8"))
 
 
 def _private(name: str, flags: int) -> int:

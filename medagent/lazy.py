@@ -1,11 +1,21 @@
-"""Names of a package that are imported when they are first used, so that importing the package stays cheap."""
+"""What packages of all floors need: names that are imported when they are first used, and YAML files of their own."""
 
 import ast
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+
+@cache
+def packaged(package: str, name: str) -> Any:
+    """What a YAML file of a package holds. It is read once, and not to be changed."""
+    import yaml  # which a package that reads no file does not wait for
+
+    return yaml.safe_load(files(package).joinpath(name).read_text(encoding="utf-8"))
 
 
 def homes_in(package: str, file: str) -> dict[str, str]:

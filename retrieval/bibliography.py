@@ -9,20 +9,12 @@ from typing import Any
 
 from lxml import etree
 
+from medagent.lazy import packaged
+
 NARRATIVE = "narrative"
 PASSAGE_KINDS = ("recommendation", "boxed warning", "table", NARRATIVE)
 _DOI = re.compile(r"^(?:https?://(?:dx\.)?doi\.org/|doi:\s*)", re.IGNORECASE)
-# Other names of the fields in users' rows.
-_OTHER_NAMES = {
-    "url": ("link", "uri", "address"),
-    "authors": ("author",),
-    "language": ("lang",),
-    "types": ("publication_type", "publication_types", "type"),
-    "keywords": ("mesh", "mesh_terms"),
-    "date": ("published", "publication_date"),
-}
-
-
+_OTHER_NAMES: dict[str, list[str]] = packaged("medagent.retrieval", "field_names.yaml")["rows"]
 _SEVERAL = ("authors", "types", "keywords", "notices")
 _YEAR = re.compile(r"(?<!\d)(?:1[5-9]|20)\d\d(?!\d)")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")

@@ -8,16 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Any, Literal
 
-TABLES = """
-CREATE TABLE IF NOT EXISTS documents (name TEXT PRIMARY KEY, version TEXT NOT NULL, part TEXT NOT NULL,
-  reading TEXT NOT NULL, digest TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS documents_part ON documents (part);
-CREATE TABLE IF NOT EXISTS aliases (alias TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY (alias, name));
-CREATE INDEX IF NOT EXISTS aliases_name ON aliases (name);
-CREATE TABLE IF NOT EXISTS seen (name TEXT NOT NULL, part TEXT NOT NULL, PRIMARY KEY (name, part));
-CREATE TABLE IF NOT EXISTS withdrawn (name TEXT PRIMARY KEY, kind TEXT NOT NULL, version TEXT NOT NULL,
-  reason TEXT NOT NULL, asked TEXT NOT NULL, part TEXT NOT NULL, owner TEXT NOT NULL);
-"""
 # Aliases before a name: the document is a preprint of that name; its article, or its preprint, has that name.
 PREPRINT, PREPRINT_OF, ARTICLE_OF = "preprint ", "preprint of ", "article of "
 _VARIABLES = 500  # values of one "IN (...)"

@@ -19,49 +19,21 @@ from typing import Literal
 from babel import Locale
 from babel.core import get_global
 
+from medagent.lazy import packaged
 from medagent.retrieval.bibliography import PASSAGE_KINDS
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.normalization import strip_accents
 
 Operator = Literal[">=", "<=", "!=", "=", ">", "<"]
-FIELDS: dict[str, str] = {  # what a filter may name, and what of a passage it is
-    "source": "the passage's source",
-    "year": "its year",
-    "date": "its date, as 2021 or 2021-03 or 2021-03-05; the year where no more is known",
-    "type": "a publication type, or a kind: guideline, systematic-review, trial, rct, review, case-report",
-    "language": "its language, by code or English name",
-    "journal": "its journal",
-    "author": "one of its authors",
-    "keyword": "one of its keywords or MeSH terms",
-    "licence": "its licence",
-    "title": "its title",
-    "document": "its document's id",
-    "doi": "its DOI",
-    "pmid": "its PubMed id",
-    "kind": f"what it is: {', '.join(each.replace(' ', '-') for each in PASSAGE_KINDS)}",
-    "grade": "a grade of evidence that it prints, as 1A or *strong*",
-}
+_WORDS = packaged("medagent.retrieval", "filters.yaml")
+FIELDS: dict[str, str] = _WORDS["fields"]
+KINDS: dict[str, list[str]] = _WORDS["kinds"]
 _ORDERED = ("year", "date")
 _DATE = r"\d{4}(-\d{2}(-\d{2})?)?"
-# Publication types as PubMed and JATS name them, by the kind of evidence. They are compared as `fold` writes them.
-KINDS: dict[str, tuple[str, ...]] = {
-    "guideline": ("guideline", "practice guideline", "consensus development conference*", "consensus statement"),
-    "systematic review": ("systematic review", "meta analysis", "network meta analysis"),
-    "trial": (
-        *("trial", "clinical trial", "clinical trial, phase *", "randomized controlled trial"),
-        *("controlled clinical trial", "pragmatic clinical trial", "adaptive clinical trial", "equivalence trial"),
-    ),
-    "rct": ("randomized controlled trial", "randomised controlled trial", "pragmatic clinical trial"),
-    "review": ("review", "review article", "systematic review", "scoping review"),
-    "case report": ("case reports", "case report"),
-}
 MAX_STARS = 5  # of a value
 MAX_CONDITIONS, MAX_VALUES, MAX_PATTERNS = 50, 2000, 20  # of a filter; patterns are values with *
 _CONDITION = re.compile(r"([^\s=<>!\"']+)\s*(>=|<=|!=|=|>|<)\s*")
 _VALUE = re.compile(r"""\s*(?:"((?:[^"]|"")*)"|'([^']*)'|([^\s,"'][^\s,"]*))(?:\s*(,))?""")
-# Languages whose own names are understood, and names that Unicode's list has not.
-_OWN_NAMES = "de fr es it pt nl sv da nb fi pl cs ru tr ja zh ko hu".split()
-_OTHER_NAMES = {"farsi": "fa", "castilian": "es", "brazilian portuguese": "pt", "mandarin": "zh", "flemish": "nl"}
 EXAMPLE = "year>=2020 type=guideline language=en source=GARD"
 
 
@@ -181,8 +153,8 @@ def language_codes(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def _language_names() -> dict[str, str]:
-    own = {fold(str(Locale(code).get_language_name())): code for code in _OWN_NAMES}
-    return own | {fold(name): code for code, name in Locale("en").languages.items()} | _OTHER_NAMES
+    own = {fold(str(Locale(code).get_language_name())): code for code in _WORDS["own_names"].split()}
+    return own | {fold(name): code for code, name in Locale("en").languages.items()} | _WORDS["other_names"]
 
 
 @lru_cache(maxsize=10_000)

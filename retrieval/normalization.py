@@ -3,53 +3,12 @@
 import re
 import unicodedata
 
+from medagent.lazy import packaged
+
 # Letters that Unicode does not take apart.
 _WHOLE = str.maketrans({"æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "ß": "ss"})
-# British to American. Both sides of a search are written so: a word that is hit by mistake still meets itself.
-_BRITISH: tuple[tuple[str, str], ...] = (
-    (r"haem(?!us)", "hem"),
-    (r"aemi(?=[ac])", "emi"),
-    (r"aemo(?=id|tox)", "emo"),
-    (r"o+edem", "edem"),  # "angioedema", "angiooedema" and "angio-oedema" are one word, and so for the two below
-    (r"o+esoph", "esoph"),
-    (r"o+estr(?=[aio])", "estr"),
-    (r"paed(?=[aeio])", "ped"),
-    (r"faec(?=al|es|ul)", "fec"),
-    (r"caec(?=al|um|o)", "cec"),
-    (r"^foet", "fet"),
-    (r"^coeli", "celi"),
-    (r"coel(?=[eo])", "cel"),
-    (r"gynaec", "gynec"),
-    (r"aesth(?=e|o)", "esth"),
-    (r"aetio", "etio"),
-    (r"^caesar", "cesar"),
-    (r"naev(?=us|i|o)", "nev"),
-    (r"rrhoe(?=[ai])", "rrhe"),
-    (r"pnoe(?=[ai])", "pne"),
-    (r"^amoeb", "ameb"),
-    (r"^homoeo", "homeo"),
-    (r"leuco(?=[cpdt])", "leuko"),
-    (r"^manoeuvre?", "maneuver"),
-    (r"(tum|col|lab|behavi|hum|od|vap|fav|neighb|rig|flav)our", r"\1or"),
-    (r"^(fib|cent|met|lit|tit|calib|goit|theat|louv|sab)re(s?)$", r"\1er\2"),
-    (r"^fibre(?=[a-z]{3})", "fiber"),
-    (r"(centi|milli|kilo|micro|nano|deci)(lit|met)re(s?)$", r"\1\2er\3"),
-    (r"sulph", "sulf"),
-    (r"^aluminium", "aluminum"),
-    (r"^ageing", "aging"),
-    (r"^grey", "gray"),
-    (r"^mould", "mold"),
-    (r"^programme(s?)$", r"program\1"),
-    (r"(anal|paral|dial|catal|hydrol|electrol|haemol|hemol)ys(e|ed|ing|er|ers)$", r"\1yz\2"),
-    (r"([a-z]{3})isation(s?)$", r"\1ization\2"),
-    (r"(hospital|immun|steril|ion|oxid|minim|maxim|optim|stabil|character|random|visual|neutral|crystal|metabol|"
-     r"fertil|util|recogn|summar|categor|standard|normal|general|special|organ|real|local|mobil|final|pasteur|"
-     r"vascular|catheter|tranquill|sensit|polymer|colon|cauter|anesthet|traumat|synchron|digital|penal|depolar|"
-     r"revascular|homogen|desensit)is(e|ed|es|ing|er|ers)$", r"\1iz\2"),
-    (r"(counsel|label|travel|model|cancel|signal|channel)l(ed|ing|er|ers)$", r"\1\2"),
-    (r"^practis(e|ed|es|ing)$", r"practic\1"),
-)  # fmt: skip
-_PATTERNS = tuple((re.compile(pattern), to) for pattern, to in _BRITISH)
+# British to American.
+_PATTERNS = tuple((re.compile(pattern), to) for pattern, to in packaged("medagent.retrieval", "spelling.yaml"))
 _ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII", "XIII")
 _WORDS = tuple("one two three four five six seven eight nine ten eleven twelve thirteen".split())
 _ONE = rf"(?:{'|'.join(sorted(_ROMAN, key=len, reverse=True))}|\d{{1,2}})"

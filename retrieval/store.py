@@ -10,13 +10,14 @@ import re
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from medagent.retrieval.access import database_uri, may_write
-from medagent.retrieval.documents import TABLES, DocumentChanges, DocumentTables, Withdrawal, select_in
+from medagent.retrieval.documents import DocumentChanges, DocumentTables, Withdrawal, select_in
 from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.passages import Passage
@@ -24,19 +25,7 @@ from medagent.retrieval.stored_rows import COLUMNS, PartState, StoredRows
 
 EMBEDDED_AT_ONCE = 256
 Progress = Callable[[str, int, int, int], None]  # stage, done, total (in the units of the stage), passages so far
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS passages (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, title TEXT NOT NULL,
-  text TEXT NOT NULL, source TEXT NOT NULL, section TEXT NOT NULL, year INTEGER, licence TEXT NOT NULL,
-  document TEXT NOT NULL, digest BLOB NOT NULL, owner TEXT NOT NULL, bibliography TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS passages_document ON passages (document) WHERE document != '';
-CREATE INDEX IF NOT EXISTS passages_digest ON passages (digest);
-CREATE INDEX IF NOT EXISTS passages_owner ON passages (owner);
-CREATE TABLE IF NOT EXISTS parts (name TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, position INTEGER NOT NULL,
-  complete INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS skipped (place TEXT NOT NULL, reason TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS left_out (place TEXT NOT NULL, reason TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS counts (name TEXT PRIMARY KEY, number INTEGER NOT NULL);
-"""
+SCHEMA = files("medagent.retrieval").joinpath("schema.sql").read_text(encoding="utf-8")
 
 
 class PassageStore(StoredRows):
@@ -52,7 +41,7 @@ class PassageStore(StoredRows):
             else:
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute("PRAGMA secure_delete = ON")
-                self._db.executescript(SCHEMA + TABLES)
+                self._db.executescript(SCHEMA)
         except sqlite3.DatabaseError as error:
             raise IndexMismatchError(
                 f"index {folder}: passages.sqlite cannot be read ({error}). Restore it from a backup, or build the "
@@ -196,6 +185,6 @@ class PassageStore(StoredRows):
 def _add_missing_tables(database: sqlite3.Connection) -> None:
     """Empty tables, for this connection alone, for those that an older index lacks."""
     held = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
-    for name, columns in re.findall(r"CREATE TABLE IF NOT EXISTS (\w+) ([^;]+)", SCHEMA + TABLES):
+    for name, columns in re.findall(r"CREATE TABLE IF NOT EXISTS (\w+) ([^;]+)", SCHEMA):
         if name not in held:
             database.execute(f"CREATE TEMP TABLE {name} {columns}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from medagent.answer_forms import without_citations
 from medagent.evaluation.grading.open_answers import folded
-from medagent.files import packaged
+from medagent.lazy import packaged
 
 Bounds = tuple[float | None, float | None]
 _ROWS = packaged("medagent.evaluation.grading", "units.yaml")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from medagent.evidence.words import word_list
-from medagent.files import packaged
+from medagent.lazy import packaged
 
 _OPENING = r"[\s*_:\"'“«(\[$`<]*"
 _KIND = r"(?:(?:the\s+)?(?:option|choice|answer|letter)\s+)?"

@@ -12,7 +12,7 @@ from medagent.evaluation.question_making.checks import Draft, holds, words_of
 from medagent.evaluation.rubrics.judging import Asking, json_objects
 from medagent.evaluation.rubrics.responder import Responder
 from medagent.evidence.words import word_list
-from medagent.files import packaged
+from medagent.lazy import packaged
 from medagent.retrieval.chunking import split_sentences
 from medagent.retrieval.passages import Passage
 from medagent.untrusted_text import visible, with_look_alikes

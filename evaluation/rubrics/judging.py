@@ -15,7 +15,8 @@ from medagent.evaluation.rubrics.responder import Responder, as_text
 from medagent.evaluation.rubrics.rows import Case, Labelled, Message, read_rubric_rows
 from medagent.evaluation.rubrics.scores import Agreement, agreement, rubric_scores
 from medagent.evaluation.statistics import Estimate
-from medagent.files import packaged, write_whole
+from medagent.files import write_whole
+from medagent.lazy import packaged
 from medagent.run_folder import RunFolder
 from medagent.types import rollout_seed
 from medagent.untrusted_text import visible, with_look_alikes

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from medagent.agent import Job
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.statistics import Accuracy
-from medagent.files import packaged
+from medagent.lazy import packaged
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Question, Rollout
 

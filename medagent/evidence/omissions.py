@@ -17,7 +17,7 @@ from medagent.evidence.sentences import SUPPOSED, denies
 from medagent.evidence.subject import match_subject, word_lists
 from medagent.evidence.synonyms import SynonymTable
 from medagent.evidence.words import folded, forms
-from medagent.files import packaged
+from medagent.lazy import packaged
 from medagent.retrieval.chunking import split_sentences
 from medagent.retrieval.passages import Passage
 from medagent.types import Question

@@ -12,7 +12,7 @@ from medagent.evidence.drugs_and_doses import named_in
 from medagent.evidence.sentences import denies, stating_windows
 from medagent.evidence.support import STOP, WORD, Item, Statement, windows_of
 from medagent.evidence.words import asked_for, folded, forms, what_is_asked
-from medagent.files import packaged
+from medagent.lazy import packaged
 from medagent.retrieval.passages import Passage
 
 _EMPTY = frozenset("also do does did so such than then there these they may can will would most usually it".split())

@@ -15,7 +15,7 @@ import Stemmer
 from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
-from medagent.files import packaged
+from medagent.lazy import packaged
 from medagent.retrieval.analysis import GREEK, STOPWORDS
 
 _CONTRACTED = re.compile(r"(?<=\w)(?:n['\u2019]t|['\u2019](?:re|ve|ll|m|d))\b", re.IGNORECASE)

@@ -8,11 +8,6 @@ from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.readers.base import Item, usable
 
 
-def paths(said: str) -> dict[str, str]:
-    """Paths by field, as users' rows name it, from "field=path field=path"."""
-    return dict(pair.split("=") for pair in said.split())
-
-
 def at(row: Any, paths: str) -> Any:
     """What stands at the first of the paths ("a.b|c") that says something, else None."""
     for path in paths.split("|"):

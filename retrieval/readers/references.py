@@ -8,18 +8,16 @@ import rispy
 from bibtexparser.entrypoint import parse_string
 from bibtexparser.middlewares import LatexDecodingMiddleware
 
+from medagent.lazy import packaged
 from medagent.retrieval.bibliography import plain_doi
 from medagent.retrieval.chunking import Section
 from medagent.retrieval.readers.base import Item, OpenFile, Skipped, UnusableFileError
-from medagent.retrieval.readers.fields import document_of_fields, fields_at, paths
+from medagent.retrieval.readers.fields import document_of_fields, fields_at
 from medagent.retrieval.readers.medline import medline_records
 
 _RIS_TAG = re.compile(r"^\s*([A-Z][A-Z0-9])\s{0,2}-\s?(.*)$")
 _BEGINS = re.compile(r"^\s*TY\s{0,2}-", re.MULTILINE)
-_RIS = paths(
-    "title=title|primary_title|short_title abstract=abstract|notes_abstract journal=journal_name|secondary_title "
-    "date=year|publication_year|date authors=authors|first_authors keywords=keywords doi=doi language=language"
-)
+_RIS: dict[str, str] = packaged("medagent.retrieval.readers", "records.yaml")["ris"]
 
 
 def read_medline_text(file: OpenFile) -> Iterator[Item]:

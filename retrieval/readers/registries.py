@@ -9,11 +9,12 @@ from xml.etree.ElementTree import Element, ParseError
 from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
+from medagent.lazy import packaged
 from medagent.retrieval.bibliography import plain_doi
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.documents import ARTICLE_OF, PREPRINT_OF
 from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, left_out_of, table_lines
-from medagent.retrieval.readers.fields import at, document_of_fields, fields_at, paths
+from medagent.retrieval.readers.fields import at, document_of_fields, fields_at
 from medagent.retrieval.readers.html_text import plain_text
 from medagent.retrieval.readers.jats import label_fields, rows_of
 from medagent.retrieval.readers.medline import RETRACTED
@@ -85,39 +86,7 @@ def _rows(infons: Mapping[str, Any], text: str) -> list[str]:
 
 
 Row = Mapping[str, Any]
-# Where the answers of the sources hold their records.
-_ANSWERS = ("resultList.result", "result", "studies", "results", "documents", "PubTator3", "collection")
-
-_EUROPE_PMC = paths(
-    "title=title journal=journalInfo.journal.title|journalTitle date=firstPublicationDate|pubYear doi=doi "
-    "year=pubYear|firstPublicationDate types=pubTypeList.pubType|pubType keywords=keywordList.keyword "
-    "language=language licence=license"
-)
-_PREPRINT = paths(
-    "title=title|preprint_title journal=server|preprint_platform date=date|preprint_date version=version "
-    "doi=doi|preprint_doi|biorxiv_doi authors=authors|preprint_authors keywords=category|preprint_category "
-    "licence=license"
-)
-_TRIAL = paths(
-    "title=identificationModule.briefTitle|identificationModule.officialTitle keywords=conditionsModule.keywords "
-    "date=statusModule.lastUpdatePostDateStruct.date|statusModule.studyFirstPostDateStruct.date "
-    "authors=sponsorCollaboratorsModule.leadSponsor.name"
-)
-# Headings, paths, and the fields that count there; none are all.
-_TRIAL_SECTIONS = (
-    ("Brief summary", "descriptionModule.briefSummary", ""),
-    ("Status", "statusModule", "overallStatus whyStopped"),
-    ("Design", "designModule", "studyType phases enrollmentInfo"),
-    ("Conditions", "conditionsModule.conditions", ""),
-    ("Arms", "armsInterventionsModule.armGroups", ""),
-    ("Interventions", "armsInterventionsModule.interventions", ""),
-    ("Eligibility criteria", "eligibilityModule.eligibilityCriteria", ""),
-    ("Eligibility", "eligibilityModule", "sex minimumAge maximumAge healthyVolunteers studyPopulation"),
-    ("Primary outcomes", "outcomesModule.primaryOutcomes", ""),
-    ("Secondary outcomes", "outcomesModule.secondaryOutcomes", ""),
-    ("Other outcomes", "outcomesModule.otherOutcomes", ""),
-    ("Detailed description", "descriptionModule.detailedDescription", ""),
-)
+_PLACES = packaged("medagent.retrieval.readers", "records.yaml")
 _ANALYSIS = (
     "groupDescription statisticalMethod pValue paramType paramValue ciPctValue ciLowerLimit ciUpperLimit".split()
 )
@@ -141,7 +110,7 @@ def reader_of(row: Any) -> Callable[..., Item] | None:
 
 def records_in(row: Any) -> list[Any]:
     """The records of a source's answer; none in what is no answer."""
-    for found in (at(row, path) for path in _ANSWERS):
+    for found in (at(row, path) for path in _PLACES["answers"]):
         records = found if isinstance(found, list) else [found]
         if any(map(reader_of, records)):
             return records
@@ -171,7 +140,7 @@ def _plain(value: Any, left_out: Counter[str]) -> Any:
 
 def _article(row: Row, where: str, *, source: str) -> Item:
     """The document of a record of Europe PMC."""
-    fields, kind, own = fields_at(row, _EUROPE_PMC), str(row.get("source") or ""), str(row.get("id") or "")
+    fields, kind, own = fields_at(row, _PLACES["europe_pmc"]), str(row.get("source") or ""), str(row.get("id") or "")
     fields["pmid"] = str(row.get("pmid") or (own if kind in ("MED", "") and own.isdecimal() else ""))
     fields["authors"] = [name.strip() for name in str(row.get("authorString") or "").rstrip(".").split(",")]
     pmc = str(row.get("pmcid") or (own if kind == "PMC" else ""))
@@ -206,7 +175,7 @@ def _name(link: Row) -> str:
 
 def _preprint(row: Row, where: str, *, source: str) -> Item:
     """The document of a record of bioRxiv or medRxiv; `published` is the DOI of its article."""
-    fields = fields_at(row, _PREPRINT) | {"types": ["Preprint"]}
+    fields = fields_at(row, _PLACES["preprint"]) | {"types": ["Preprint"]}
     fields["version"] = str(fields.get("version") or "").zfill(3)
     article = plain_doi(str(at(row, "published|published_doi") or ""))
     links = [f"{PREPRINT_OF}doi:{article}"] if article else []
@@ -232,14 +201,15 @@ def _label(row: Row, where: str, *, source: str) -> Item:
 def _trial(row: Row, where: str, *, source: str) -> Item:
     """The document of a study of ClinicalTrials.gov, with its results where it has them."""
     protocol = row["protocolSection"]
-    fields = fields_at(protocol, _TRIAL) | {"journal": "ClinicalTrials.gov", "types": ["Clinical Trial Registration"]}
+    fields = fields_at(protocol, _PLACES["trial"])
+    fields |= {"journal": "ClinicalTrials.gov", "types": ["Clinical Trial Registration"]}
     number = str(at(protocol, "identificationModule.nctId") or "")
     fields |= {"url": f"https://clinicaltrials.gov/study/{number}", "version": fields.get("date")}
     sections = []
-    for heading, path, wanted in _TRIAL_SECTIONS:
+    for heading, path, *wanted in _PLACES["trial_sections"]:
         found = at(protocol, path)
         if wanted and isinstance(found, Mapping):
-            found = {key: found[key] for key in wanted.split() if key in found}
+            found = {key: found[key] for key in wanted if key in found}
         sections.append(Section(heading, _said(found)))
     results = row.get("resultsSection")
     return document_of_fields(fields, [f"nct:{number}"], [*sections, *_results(results)], where, source=source)

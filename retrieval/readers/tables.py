@@ -11,33 +11,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
+from medagent.lazy import packaged
 from medagent.retrieval.bibliography import iso_date, plain_doi
-from medagent.retrieval.passages import TEXT_FIELDS
 from medagent.retrieval.readers.base import SAMPLE, UNREADABLE, Item, OpenFile, Skipped, Withdrawn, encoding_of
 from medagent.retrieval.readers.rows import documents_of_row
 
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a column may hold a whole article
 MAX_ROW_LINES = 2_000  # lines, within which a quote must be closed
 DELIMITERS = ",\t;|"
-# Names of columns in exports of PubMed, Scopus, Web of Science and Embase.
-COLUMNS = {
-    "title": ("title", "article title", "document title", "ti"),
-    "text": (*TEXT_FIELDS, "ab", "abstract note", "passage"),
-    "id": ("id", "passage id", "doc id"),
-    "year": ("year", "publication year", "year published", "pub year", "py", "date", "publication date"),
-    "source": ("source", "source title", "journal", "journal/book", "journal title", "publication title", "so"),
-    "section": ("section",),
-    "document": ("document",),
-    "licence": ("licence", "license"),
-    "pmid": ("pmid", "pubmed id", "pm"),
-    "doi": ("doi", "di"),
-    "url": ("url", "link", "uri"),
-    "authors": ("authors", "author", "author full names", "au"),
-    "keywords": ("keywords", "author keywords", "mesh", "mesh terms", "de"),
-    "language": ("language", "lang", "language of original document", "la"),
-    "types": ("types", "type", "publication type", "publication types", "document type", "dt"),
-    "date": ("date", "publication date", "published", "date published"),
-}
+COLUMNS: dict[str, list[str]] = packaged("medagent.retrieval", "field_names.yaml")["columns"]
 _PMID = re.compile(r"(?<![\d.])0*([1-9]\d*)(?:\.0+)?(?![\d.])")
 # Between two DOIs: a semicolon may stand within one.
 _BETWEEN = re.compile(r"[;,|\s]+(?=(?:https?://|doi:\s*|10\.))", re.IGNORECASE)
