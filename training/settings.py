@@ -5,7 +5,7 @@ A trainer's setting that the update would ignore, or that would break it, is ref
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from pydoc import locate
 from types import FunctionType
@@ -19,21 +19,11 @@ from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, StrategyRegistry
 
 from medagent.errors import ConfigError, require
+from medagent.lazy import packaged
 
+_PACKAGED = packaged("medagent.training", "trainer.yaml")
 # The supported settings of Lightning's trainer. A configuration may set others, unless `TRAINER_RULES` names them.
-SUPPORTED = {
-    "default_root_dir": "Folder of the run; by default runs/train.",
-    "max_epochs": "Iterations: rollouts, then their update.",
-    "check_val_every_n_epoch": "Iterations from one validation to the next.",
-    "accelerator": "Auto, cpu, gpu, cuda or mps.",
-    "devices": "Number of devices, or a list of their indices.",
-    "num_nodes": "Number of machines.",
-    "strategy": "Auto or ddp.",
-    "callbacks": "Callbacks beside the default and the algorithm's ones.",
-    "logger": "By default CSV and TensorBoard files in the run's folder.",
-    "enable_progress_bar": "Show Lightning's progress bar.",
-    "profiler": "Simple, advanced or pytorch: report where time goes.",
-}
+SUPPORTED: dict[str, str] = _PACKAGED["supported"]
 TRAINER_DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(SUPPORTED),
     **dict.fromkeys(("accelerator", "strategy"), "auto"),
@@ -43,72 +33,33 @@ TRAINER_DEFAULTS: dict[str, Any] = {
 }
 
 
-Rules = Mapping[str, tuple[Callable[[Any], bool], str]]
-"""Which values a setting may have, in code and in words."""
+Rules = Mapping[str, Mapping[str, Any]]
+"""By setting which values it may have, as in trainer.yaml, and the same in words."""
+TRAINER_RULES: Rules = _PACKAGED["trainer"]
+MODULE_RULES: Rules = _PACKAGED["model"]
+LORA_RULES: Rules = _PACKAGED["lora"]
 
 
 def check_rules(group: str, settings: Mapping[str, Any], rules: Rules) -> None:
     """Raise ConfigError for the first setting that its rule does not allow; absent ones are not checked."""
-    for name, (allows, wanted) in rules.items():
+    for name, rule in rules.items():
         if name in settings:
-            require(allows(settings[name]), f"{group}.{name}", settings[name], wanted)
+            require(_allows(rule, settings[name]), f"{group}.{name}", settings[name], rule["wanted"])
 
 
-def _only(*values: str) -> Callable[[Any], bool]:
-    """Whether a value is written like one of these: 1.0 is everything, and 1 is one batch."""
-    return lambda value: str(value) in values
+def _allows(rule: Mapping[str, Any], value: Any) -> bool:
+    if "only" in rule:
+        return str(value) in rule["only"]
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return value is None and "optional" in rule
+    return math.isfinite(value) and rule["least"] <= value <= rule.get("most", math.inf)
 
 
-def _number(least: float, most: float = math.inf, *, optional: bool = False) -> Callable[[Any], bool]:
-    """Whether a value is a finite number from `least` to `most`."""
-
-    def allows(value: Any) -> bool:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return optional if value is None else number and math.isfinite(value) and least <= value <= most
-
-    return allows
-
-
-NONE, OFF, WHOLE = _only("None"), _only("None", "False", "0", "0.0"), _only("None", "1.0")
-NO_LOOP = (WHOLE, "none: no such loop runs here. Validation asks data.val_benchmark")
-NO_STOP = "none: CollapseMonitor could not stop the run"
-NORMS = "model.policy_max_grad_norm and model.critic_max_grad_norm"
-TRAINER_RULES: Rules = {
-    "fast_dev_run": (OFF, "false. For a short run set trainer.max_epochs 1 and lower data.num_questions"),
-    "barebones": (OFF, "false: metrics and checkpoints are needed"),
-    "precision": (_only("None", "32", "32-true"), "32-true. Set model.dtype: all passes must compute alike"),
-    "gradient_clip_val": (NONE, f"none. Set {NORMS} instead"),
-    "gradient_clip_algorithm": (NONE, f"none. Gradients are clipped by norm; set {NORMS}"),
-    "max_epochs": (_number(1, optional=True), "1 or more: the agent is exported after the last iteration"),
-    "max_steps": (_only("None", "-1"), "-1. It would end inside an iteration; set trainer.max_epochs"),
-    "max_time": (NONE, "none. It would end inside an iteration. Set trainer.max_epochs, or stop the run: it goes on"),
-    "min_epochs": (_only("None", "0", "1"), NO_STOP),
-    "min_steps": (_only("None", "0"), NO_STOP),
-    "limit_train_batches": (WHOLE, "none: it would cut optimizer steps. Lower data.num_questions"),
-    "accumulate_grad_batches": (_only("1"), "1: a batch is an optimizer step. Set data.num_micro_batches"),
-    "overfit_batches": (OFF, "0. Give a benchmark of few questions instead"),
-    "limit_test_batches": NO_LOOP,
-    "limit_predict_batches": NO_LOOP,
-    "val_check_interval": (WHOLE, "none: validation follows iterations. Set trainer.check_val_every_n_epoch"),
-    "check_val_every_n_epoch": (_number(1), "1 iteration or more"),
-    "sync_batchnorm": (OFF, "false: the frozen base has no statistics to synchronise"),
-    "enable_checkpointing": (_only("None", "True"), "true: a run goes on from its checkpoints"),
-    "log_every_n_steps": (_only("None", "1"), "1: an iteration's own metrics come once"),
-}
 # A trainer made in Python may log rarely or write no checkpoints; it holds no value for the other two.
 NOT_OF_TRAINERS = ("enable_checkpointing", "log_every_n_steps", "max_time", "sync_batchnorm")
 
 # Callbacks of Lightning that change what an optimizer step is, or which weights there are.
-CALLBACKS: dict[type, str] = {
-    lightning_callbacks.GradientAccumulationScheduler: "set data.num_micro_batches",
-    lightning_callbacks.StochasticWeightAveraging: "rollouts and export take the trained weights, not their average",
-    lightning_callbacks.WeightAveraging: "rollouts and export take the trained weights, not their average",
-    lightning_callbacks.BatchSizeFinder: "set model.execution.max_tokens",
-    lightning_callbacks.LearningRateFinder: "set model.policy_lr and model.critic_lr",
-    lightning_callbacks.Timer: "it would end inside an iteration, without an agent; set trainer.max_epochs",
-    lightning_callbacks.ModelPruning: "the base is frozen, and the sampler has its own copy",
-    lightning_callbacks.BaseFinetuning: "the base is frozen, and its adapters train throughout",
-}
+CALLBACKS: dict[type, str] = {getattr(lightning_callbacks, name): why for name, why in _PACKAGED["callbacks"].items()}
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 
 
@@ -234,34 +185,16 @@ def _check_strategy(value: Any) -> None:
         )
 
 
-ABOVE_0 = math.ulp(0.0)  # the least number above it
-RATE = (_number(0, 1), "a learning rate from 0 to 1")
-SIZE = (_number(0), "a finite number, 0 or more")
-NORM = (_number(ABOVE_0), "a finite number above 0; a large one, such as 1e6, clips nothing")
-MODULE_RULES: Rules = {
-    "policy_lr": RATE,
-    "critic_lr": RATE,
-    "weight_decay": SIZE,
-    "kl_coef": SIZE,
-    "entropy_coef": (_number(-math.inf), "a finite number"),
-    "policy_max_grad_norm": NORM,
-    "critic_max_grad_norm": NORM,
-    "temperature": (_number(ABOVE_0), "a positive finite number (sampling must explore)"),
-    "value_clip": (_number(ABOVE_0, optional=True), "a finite number above 0, or none"),
-    "lr_decay_iterations": (_number(1, optional=True), "1 or more iterations, or none"),
-    "lr_warmup_iterations": (_number(0), "0 or more iterations"),
-    "dtype": (
-        lambda dtype: getattr(torch, dtype, None) is not torch.float16,
-        "bfloat16 or float32. In float16 small gradients become 0, and the loss is not scaled. An agent trained so "
-        "can still be loaded in float16",
-    ),
-}
-LORA_RULES: Rules = dict.fromkeys(("rank", "alpha"), (_number(1), "a whole number, 1 or more"))
-
-
 def check_module_settings(settings: Mapping[str, Any]) -> None:
     """Raise ConfigError for an `AgentModule`'s argument out of range or against another."""
     check_rules("model", settings, MODULE_RULES)
+    require(
+        getattr(torch, settings["dtype"], None) is not torch.float16,
+        "model.dtype",
+        settings["dtype"],
+        "bfloat16 or float32. In float16 small gradients become 0, and the loss is not scaled. An agent trained so can "
+        "still be loaded in float16",
+    )
     critic, sees, value_clip = (settings[name] for name in ("critic_lora", "critic_inputs", "value_clip"))
     if critic is not None and critic.start is not None:
         raise ConfigError(f"model.critic_lora.start: found {critic.start}, wanted none (a policy's).")
