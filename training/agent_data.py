@@ -124,7 +124,6 @@ class AgentData(LightningDataModule):
             rows_of_micro_batch(work.rollouts, parts=work.parts, together=work.together),
             in_process=self.engine.samples_here,
             device="cpu" if device.type == "cpu" else "gpu",
-            critic_inputs=module.critic_inputs,
             weight_sync=self.engine.weight_sync,
         )
         ranks_here = 1 if device.type == "cuda" else trainer.num_devices

@@ -18,7 +18,6 @@ from medagent.models.base_models import model_path
 from medagent.models.causal_lm import has_experts
 from medagent.models.plain_lora import form_for
 from medagent.training.execution import Execution, TokenLimit
-from medagent.training.forward import CriticInputs
 from medagent.training.lora import LoraSettings
 from medagent.types import Limits
 
@@ -127,7 +126,6 @@ class Load:
     micro_batch_rows: int
     in_process: bool
     device: Literal["cpu", "gpu"] = "cpu"  # on a CPU freed blocks stay with the process
-    critic_inputs: CriticInputs = "context"
     weight_sync: str = "auto"  # of the engine in_process
 
     @property

@@ -42,45 +42,23 @@ def load_of(config: Any, dtype: str, *, world_size: int) -> Load:
         ),
         in_process=_name(data.engine) == "InProcessEngine",
         device="cpu" if config.trainer.accelerator == "cpu" else "gpu",
-        critic_inputs=model.critic_inputs,
         weight_sync=(vars(data.engine.init_args) if "init_args" in data.engine else {}).get("weight_sync", "auto"),
     )
 
 
-def report(load: Load, *, world_size: int, memory_gib: float | None) -> str:
-    """The plan as text; ConfigError if a rank does not fit into `memory_gib`."""
-    shape, limits = load.shape, load.limits
-    policy, critic = shape.lora_parameters(load.policy_lora), shape.lora_parameters(load.critic_lora)
-    small = "no critic" if load.critic_inputs == "context" else "a small network as critic"
+def report(load: Load, *, memory_gib: float | None) -> str:
+    """The memory of a rank by part, as a table; ConfigError if it does not fit into `memory_gib`."""
+    parts, peak = load.parts(), load.peak()
+    rows = [f"  {'*' if name in MOMENTS else ' '} {name:34s} {size / GIB:8.2f} GiB" for name, size in parts.items()]
     where = "process" if load.device == "cpu" else "GPU"
-    lines = [
-        f"base: {shape.parameters / 1e6:,.1f} M parameters in "
-        f"{load.dtype if load.execution.quantise == 'none' else load.execution.quantise}, {shape.layers} layers, "
-        f"vocabulary {shape.vocabulary:,}",
-        f"trained: policy adapter {policy / 1e6:,.2f} M"
-        + (f", critic adapter {critic / 1e6:,.2f} M" if critic else f", {small}"),
-        f"an iteration: {load.rollouts * world_size:,} rollouts of at most {limits.max_total_tokens:,} tokens, "
-        f"{load.rollouts * world_size * limits.max_total_tokens:,} in all; {load.micro_batch_rows} rollouts to a "
-        f"micro-batch on each of {world_size} ranks",
-        f"memory of a {where} (the largest of the lines marked * counts):",
-        *(
-            (f"  {'*' if name in MOMENTS else ' '} {name:34s} {size / GIB:8.2f} GiB")
-            for name, size in load.parts().items()
-        ),
-        f"    {'together, at the worst moment':34s} {load.peak() / GIB:8.2f} GiB",
-    ]
-    if not load.in_process:
-        lines.append(
-            f"the sampler beside it: {shape.parameters * load.value_bytes / GIB:.2f} GiB of weights, and "
-            f"{limits.max_total_tokens * load.cache_bytes / GIB:.3f} GiB of KV cache for a rollout of full length"
-        )
-    text = "\n".join(lines)
-    if memory_gib is not None and load.peak() > memory_gib * GIB:
-        largest = max(load.parts().items(), key=lambda part: part[1])[0]
+    title = f"memory of a {where} (the largest of the lines marked * counts):"
+    text = "\n".join([title, *rows, f"    {'together, at the worst moment':34s} {peak / GIB:8.2f} GiB"])
+    if memory_gib is not None and peak > memory_gib * GIB:
         raise ConfigError(
-            f"{text}\nThis does not fit: {load.peak() / GIB:.2f} GiB found, {memory_gib:.2f} GiB wanted. The largest "
-            f"part is {largest}. Lower model.execution.max_tokens or data.agent.limits.max_total_tokens, switch on "
-            "model.execution.gradient_checkpointing, take model.execution.quantise nf4, or choose a smaller base."
+            f"{text}\nThis does not fit: {peak / GIB:.2f} GiB found, {memory_gib:.2f} GiB wanted. The largest "
+            f"part is {max(parts, key=parts.__getitem__)}. Lower model.execution.max_tokens or "
+            "data.agent.limits.max_total_tokens, switch on model.execution.gradient_checkpointing, take "
+            "model.execution.quantise nf4, or choose a smaller base."
         )
     return text
 
@@ -127,10 +105,9 @@ def plan(args: list[str]) -> None:
     parser.add_argument("--memory_gib", type=float | None, default=None, help="memory of a GPU, or of the machine")
     config = parser.parse_args(args)
     count = num_ranks(config.trainer.devices, 1) or 1
-    world_size = count * config.trainer.num_nodes
     device = "cpu" if config.trainer.accelerator == "cpu" else "cuda"
     precision = resolve_precision(config.model.dtype, config.model.base_model, device=device)
-    load = load_of(config, precision.dtype, world_size=world_size)
+    load = load_of(config, precision.dtype, world_size=count * config.trainer.num_nodes)
     room: float | None = config.memory_gib
     if room is None and device == "cpu":
         room = psutil.virtual_memory().total / GIB
@@ -140,9 +117,6 @@ def plan(args: list[str]) -> None:
     room = room * share if room is not None else None
     print(f"model.dtype: {precision.dtype}, as {precision.reason}")
     load = with_token_limit(load, free_gib=config.memory_gib, share=share, sharing=count)
-    print(report(load, world_size=world_size, memory_gib=room))
-    print(
-        f"there for the trainer: {room:.2f} GiB"
-        if room
-        else "there: no GPU on this machine; --memory_gib says what yours has"
-    )
+    print(report(load, memory_gib=room))
+    there = f"{room:.2f} GiB" if room else "no GPU on this machine; --memory_gib says what yours has"
+    print(f"there for the trainer: {there}")

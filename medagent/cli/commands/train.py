@@ -19,7 +19,7 @@ def sft() -> None:
 
 
 def plan() -> None:
-    """Say what a configuration needs (parameters, memory by part, tokens) without loading weights.
+    """Say what memory a configuration needs, by part, without loading weights.
 
     `medagent plan --config FILE ...`, as for train.
     """

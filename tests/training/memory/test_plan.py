@@ -120,31 +120,24 @@ def test_memory_follows_the_settings(seven_b: ModelShape) -> None:
 def test_what_cannot_fit_is_refused_with_its_largest_part(seven_b: ModelShape) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"(?s)7,615.6 M.*does not fit: .* 80.00 GiB wanted. The largest part is update: .*gradient_checkpointing",
+        match=r"(?s)memory of a GPU.*fit: .* 80.00 GiB wanted. The largest part is update: .*gradient_checkpointing",
     ):
-        report(load(seven_b), world_size=1, memory_gib=80)
+        report(load(seven_b), memory_gib=80)
     fits = load(seven_b, execution=Execution(gradient_checkpointing=True, max_tokens=8192, logits_rows=1024))
-    text = report(fits, world_size=8, memory_gib=80)
-    assert "1,024 rollouts" in text
+    text = report(fits, memory_gib=80)
+    assert text.splitlines()[-1].split()[-2] == f"{fits.peak() / GIB:.2f}"
     assert fits.peak() < 40 * GIB
-    assert "KV cache for a rollout" in text
 
 
 def test_the_command_reads_configurations_and_overrides(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--config", str(CONFIG)]) == 0
     said = capsys.readouterr().out
-    assert "192 rollouts of at most 672 tokens" in said
     assert "sampler's copy" in said
     assert main(["plan", "--config", str(CONFIG), "--memory_gib", "0.5"]) == 1
     assert "does not fit" in capsys.readouterr().err
-    group = str(CONFIG.parents[1] / "critic" / "group.yaml")
-    assert main(["plan", "--config", str(CONFIG), "--config", group]) == 0
-    assert "a small network as critic" in capsys.readouterr().out
     vllm = str(CONFIG.parents[1] / "engines" / "vllm.yaml")
     on_gpu = ["plan", "--config", str(CONFIG), "--config", vllm, "--trainer.accelerator", "gpu", "--memory_gib", "10"]
     assert main(on_gpu) == 0
-    said = capsys.readouterr().out
-    assert "there for the trainer: 6.00 GiB" in said, "vLLM has the other 0.4"
-    assert "the sampler beside it" in said
+    assert "there for the trainer: 6.00 GiB" in capsys.readouterr().out, "vLLM has the other 0.4"
     assert main(["plan", "--config", str(CONFIG), "--model.base_model", "/no/such"]) == 1
     assert "configuration cannot be read" in capsys.readouterr().err
