@@ -28,6 +28,7 @@ Operator = Literal[">=", "<=", "!=", "=", ">", "<"]
 _WORDS = packaged("medagent.retrieval", "filters.yaml")
 FIELDS: dict[str, str] = _WORDS["fields"]
 KINDS: dict[str, list[str]] = _WORDS["kinds"]
+_OTHER_NAMES: dict[str, str] = _WORDS["other_names"]
 _ORDERED = ("year", "date")
 _DATE = r"\d{4}(-\d{2}(-\d{2})?)?"
 MAX_STARS = 5  # of a value
@@ -154,7 +155,7 @@ def language_codes(text: str) -> str:
 @lru_cache(maxsize=1)
 def _language_names() -> dict[str, str]:
     own = {fold(str(Locale(code).get_language_name())): code for code in _WORDS["own_names"].split()}
-    return own | {fold(name): code for code, name in Locale("en").languages.items()} | _WORDS["other_names"]
+    return own | {fold(name): code for code, name in Locale("en").languages.items()} | _OTHER_NAMES
 
 
 @lru_cache(maxsize=10_000)

@@ -30,7 +30,7 @@ from medagent.serving.page import Example, Feedback, Report, add_page, described
 from medagent.serving.records import Records
 from medagent.serving.responses import handle_errors, said, sent, unless_gone
 from medagent.serving.rewriting import Rewriter, asks_back, rewrite_by_rules
-from medagent.serving.schemas import ERRORS, AnswerRequest, AnswersShape, answers_with
+from medagent.serving.schemas import ERRORS, SHAPES, AnswerRequest, answers_with
 from medagent.serving.settings import LOOPBACK, AdmissionLimits
 from medagent.types import LETTERS, Question
 
@@ -107,11 +107,11 @@ class Service:
 
     def add_to(self, app: FastAPI) -> None:
         """Route requests to the calls."""
-        app.post("/v1/answers", responses=answers_with(AnswersShape))(self.answers)
+        app.post("/v1/answers", responses=answers_with(SHAPES["answers"]))(self.answers)
         if self.feedback is not None:
             app.post("/v1/feedback", responses=ERRORS)(self.report)
-        app.post("/v1/chat/completions", responses=answers_with(dict[str, Any]))(self.chat)
-        app.post("/v1/responses", responses=answers_with(dict[str, Any]))(self.respond)
+        app.post("/v1/chat/completions", responses=answers_with({"type": "object"}))(self.chat)
+        app.post("/v1/responses", responses=answers_with({"type": "object"}))(self.respond)
         app.get("/v1/responses/{id}", responses=ERRORS)(self.response)
         app.get("/v1/agent")(self.agent)
         app.get("/v1/models")(self.models)

@@ -18,7 +18,7 @@ from medagent.serving.admission import Answering
 from medagent.serving.forms import AnswerForm
 from medagent.serving.openai_form import content_of
 from medagent.serving.responses import failed, unless_gone, whole
-from medagent.serving.schemas import AnswerRequest, AnswerShape, AskRequest
+from medagent.serving.schemas import SHAPES, AnswerRequest, AskRequest
 
 PATH = "/mcp"
 DESCRIPTION = (
@@ -64,7 +64,7 @@ def ask_sessions(
         title="Ask the medical search agent",
         description=DESCRIPTION,
         input_schema=AskRequest.model_json_schema(),
-        output_schema=AnswerShape.model_json_schema(),
+        output_schema=SHAPES["answer"],
         annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
     )
 

@@ -1,127 +1,30 @@
-"""The bodies and answers of /v1/answers, for FastAPI and /openapi.json. A test compares real answers with them."""
+"""The bodies of /v1/answers, and the schemas of its answers (answers.yaml), for FastAPI and /openapi.json."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from medagent.evidence.kinds import EvidenceKind
+from medagent.lazy import packaged
 from medagent.retrieval.passages import replace_surrogates
 from medagent.serving.openai_form import MAX_CHARACTERS, MAX_EARLIER, WhereText
 from medagent.types import LETTERS
 from medagent.untrusted_text import is_blank
 
-
-class ResponseShape(BaseModel):
-    """Base of the shapes, which take no other fields."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class PassageShape(ResponseShape):
-    """A passage of the corpus. Unknown fields are left out."""
-
-    id: str
-    text: str
-    title: str = ""
-    source: str = ""
-    section: str = ""
-    year: int = 0
-    licence: str = ""
-    document: str = ""
-    url: str = ""
-    doi: str = ""
-    pmid: str = ""
-    authors: list[str] = []
-    journal: str = ""
-    date: str = ""
-    types: list[str] = []
-    keywords: list[str] = []
-    language: str = ""
-    notices: list[str] = []
-    kind: Literal["recommendation", "boxed warning", "table", "narrative"] = "narrative"
-    grade: str = ""
-
-
-class SourceShape(ResponseShape):
-    """A cited passage, and the span in its text, in characters, of the sentence nearest to the answer."""
-
-    number: int
-    passage: PassageShape
-    sentence: tuple[int, int]
-
-
-class QuoteShape(ResponseShape):
-    """Sentences of a passage, as a span of its text; `scope` names the narrower subject that they are about."""
-
-    passage: PassageShape
-    sentence: tuple[int, int]
-    scope: str
-    sure: bool
-
-
-class VerdictShape(ResponseShape):
-    """The verdict on the answer, with words of the question that the passages lack, and names near a misspelt one."""
-
-    kind: EvidenceKind
-    text: str
-    stated_in: list[int]
-    missing: list[str]
-    did_you_mean: list[str]
-
-
-class AnswerShape(ResponseShape):
-    """A checked answer, see docs/serving.md. If it is `withheld`, `text` says what the evidence lacks."""
-
-    text: str
-    letter: str | None
-    supported: bool
-    verdict: VerdictShape
-    withheld: bool
-    sources: list[SourceShape]
-    quoted_as: str
-    quoted: list[QuoteShape]
-    also: list[QuoteShape]
-    nearest: list[PassageShape]
-    caption: str
-    urgent: str | None
-    asked_as: str | None
-    follow_ups: list[str]
-    removed_citations: int
-    logprob: float | None
-    stop_reason: Literal["answered", "malformed", "max_turns", "max_turn_tokens", "max_total_tokens", "refused"]
-    usage: dict[str, int]
-    notice: str
-
-
-class AnswersShape(ResponseShape):
-    """The response of POST /v1/answers.
-
-    A turn has a `thought`, a `query`, the words of it that were `replaced`, other `calls`, and numbered `passages`.
-    """
-
-    id: str
-    turns: list[dict[str, Any]]
-    answer: AnswerShape
-
-
-class ErrorShape(ResponseShape):
-    """The body of every error, as OpenAI's API has it: `message`, `type`, `param` and `code`."""
-
-    error: dict[str, str | None]
-
-
+SHAPES: dict[str, Any] = packaged("medagent.serving", "answers.yaml")
+ERROR = {"application/json": {"schema": SHAPES["error"]}}
 ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"description": "the request is wrong, or too many questions wait (429)", "model": ErrorShape},
-    "5XX": {"description": "the agent, its corpus or its model's server failed", "model": ErrorShape},
+    "4XX": {"description": "the request is wrong, or too many questions wait (429)", "content": ERROR},
+    "5XX": {"description": "the agent, its corpus or its model's server failed", "content": ERROR},
 }
 
 
-def answers_with(shape: Any) -> dict[int | str, dict[str, Any]]:
+def answers_with(schema: Mapping[str, Any]) -> dict[int | str, dict[str, Any]]:
     """The answers of a call that may stream, for FastAPI's `responses`."""
     event = {"type": "object", "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}
-    streamed = {"text/event-stream": {"schema": event}}
-    return {**ERRORS, 200: {"description": "the answer, or its steps as events", "model": shape, "content": streamed}}
+    content = {"application/json": {"schema": schema}, "text/event-stream": {"schema": event}}
+    return {**ERRORS, 200: {"description": "the answer, or its steps as events", "content": content}}
 
 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]

@@ -5,6 +5,7 @@ Every answer is a described one, and none a failure of ours.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import hypothesis
@@ -14,8 +15,13 @@ from schemathesis import GenerationMode, checks
 from starlette.testclient import TestClient
 
 from medagent.agent import Agent
+from medagent.evidence.kinds import EvidenceKind
 from medagent.policies.scripted import ScriptedPolicy
+from medagent.retrieval.bibliography import PASSAGE_KINDS, Bibliography
+from medagent.retrieval.passages import Passage
 from medagent.serving.app import make_app
+from medagent.serving.schemas import SHAPES
+from medagent.types import StopReason
 from tests.medagent.serving.support import Corpus, says
 
 CHECKS = [
@@ -33,6 +39,14 @@ def operations(tokenizer: Any) -> list[Any]:
     app = make_app(Agent(ScriptedPolicy(tokenizer, says), Corpus()), hosts=("*",))
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     return [found.ok() for found in schema.get_all_operations()]
+
+
+def test_the_schema_has_every_kind_of_verdict_stop_and_passage() -> None:
+    passage, answer = SHAPES["passage"]["properties"], SHAPES["answer"]["properties"]
+    assert answer["verdict"]["properties"]["kind"]["enum"] == [each.value for each in EvidenceKind]
+    assert set(answer["stop_reason"]["enum"]) == {each.value for each in StopReason} - {"error"}
+    assert passage["kind"]["enum"] == list(PASSAGE_KINDS)
+    assert passage.keys() == {each.name for kind in (Passage, Bibliography) for each in fields(kind)} - {"about"}
 
 
 @pytest.mark.long
