@@ -20,7 +20,7 @@ from medagent.retrieval.errors import EmptyCorpusError, IndexMismatchError
 from medagent.retrieval.ingest import Ingest, chunk_part
 from medagent.retrieval.ingest_policy import Changes, ChunkedDocument
 from medagent.retrieval.lexical import LexicalIndex
-from medagent.retrieval.manifest import FORMAT, Manifest, check_embedder, embedder_of, probe
+from medagent.retrieval.manifest import Manifest, check_embedder, embedder_of, probe
 from medagent.retrieval.query_match import SYNONYMS_FILE
 from medagent.retrieval.settings import IndexSettings, SearchSettings
 from medagent.retrieval.store import PassageStore, Progress
@@ -144,10 +144,6 @@ def sync_index(
     folder = Path(index)
     manifest = Manifest.read(folder)
     embedder = embedder_of(folder, manifest, embedder)
-    if manifest.format != FORMAT:
-        raise IndexMismatchError(
-            f"index {folder}: has the format before this one, and --dry_run would change it. Sync it without --dry_run."
-        )
     with closing(PassageStore(folder, manifest.dimension)) as store:
         corpus = with_ocr(as_corpus(sources), manifest.settings.ocr, progress)
         Ingest(store, corpus, embedder, manifest.settings.chunking, changes).preview()
@@ -237,7 +233,6 @@ def make_search_structures(folder: Path, store: PassageStore, manifest: Manifest
         content_sha256=store.content_sha256(),
         embeddings_sha256=store.embeddings_sha256(),
         complete=True,
-        format=FORMAT,
     )
     done.write(folder)
     return done

@@ -9,7 +9,7 @@ learns is smaller. So merges are computed in float32, and the lost share is meas
 import json
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,25 +22,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from medagent.errors import ConfigError
+from medagent.lazy import packaged
 from medagent.models.causal_lm import ADAPTER_FILE
 
-# Settings of peft that a merge keeps whatever they are, or that `_other_setting` judges by their value.
-KEPT = {
-    *("peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision"),
-    *("inference_mode", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "bias"),
-    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "fan_in_fan_out"),
-    *("init_lora_weights", "lora_dropout", "loftq_config", "eva_config", "corda_config", "lora_ga_config"),
-    *("qalora_group_size", "megatron_core"),
-}
+SETTINGS = packaged("medagent.models", "plain_lora.yaml")
 BIASES = ("all", "lora_only")
-VALUES = {
-    "peft_type": ("LORA",),
-    "task_type": ("CAUSAL_LM", None),
-    "bias": ("none", *BIASES, None),
-    # The last two take a part out of the base's weights, the same part whenever they are loaded.
-    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal", "pissa", "olora"),
-}
-BESIDE = {"bias": ("none", None), "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal")}
 WANTED = "wanted plain LoRA (peft_type LORA: matrices A and B on linear layers, biases if need be)"
 REMEDY = (
     "Merge it into its base with the tool that made it (peft: merge_and_unload, then save_pretrained), and name the "
@@ -65,7 +51,7 @@ def check_adapter(folder: Path, *, beside: bool = False) -> None:
             f"{where}: cannot be read ({error!r}), wanted {ADAPTER_FILE} and adapter_model.safetensors. Export or "
             "copy it again."
         ) from error
-    found = _other_setting(settings, VALUES | BESIDE if beside else VALUES)
+    found = _other_setting(settings, SETTINGS["beside" if beside else "values"])
     if found is not None:
         served = " A server adds nothing else to its base." if beside else ""
         raise ConfigError(f"{where}: found {found} in {ADAPTER_FILE}, {WANTED}.{served} {REMEDY}")
@@ -134,14 +120,14 @@ def lora_layers(model: nn.Module) -> Iterable[tuple[str, LoraLayer]]:
     return [(name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)]
 
 
-def _other_setting(settings: dict[str, object], values: Mapping[str, tuple[object, ...]]) -> str | None:
+def _other_setting(settings: dict[str, object], values: Mapping[str, Sequence[object]]) -> str | None:
     """The first setting that makes an adapter more than plain, as it is written."""
     for name, wanted in values.items():
         if settings.get(name) not in wanted:
             return f"{name} {settings.get(name)!r}"
-    usual = asdict(LoraConfig())
+    usual, kept = asdict(LoraConfig()), SETTINGS["kept"].split()
     for name, value in settings.items():
-        if name not in KEPT and value and value != usual.get(name):
+        if name not in kept and value and value != usual.get(name):
             return f"{name} {value!r}"
     return None
 

@@ -13,7 +13,7 @@ from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.index import build_index
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
-from medagent.retrieval.query_match import Synonyms, Term, groups_of, set_synonyms
+from medagent.retrieval.query_match import Synonyms, Term, set_synonyms
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import IndexSettings, SearchSettings
 
@@ -170,98 +170,3 @@ def test_a_file_without_synonyms_is_refused(tmp_path: Path) -> None:
             set_synonyms(index, tmp_path / name)
     with pytest.raises(RetrievalError, match="cannot be read"):
         set_synonyms(index, tmp_path / "absent.txt")
-
-
-OBO = """format-version: 1.2
-
-[Term]
-id: HP:0000001
-name: All
-
-[Term]
-id: HP:0000118
-name: Phenotypic abnormality
-is_a: HP:0000001 ! All
-
-[Term]
-id: HP:0000989
-name: Pruritus
-synonym: "Itching" EXACT layperson [ORCID:0]
-synonym: "Skin \\"itch\\"" EXACT []
-synonym: "Rash" RELATED []
-synonym: "Prurigo" EXACT obsolete_synonym []
-synonym: "Sore" EXACT []
-is_a: HP:0000118 {xref="x"} ! Phenotypic abnormality
-
-[Term]
-id: HP:0000421
-name: Epistaxis
-synonym: "Nosebleed" EXACT []
-synonym: "Sore" EXACT []
-is_a: HP:0000118
-
-[Term]
-id: HP:0012828
-name: Severe
-synonym: "Marked" EXACT []
-is_a: HP:0000001 ! All
-
-[Term]
-id: HP:0000002
-name: obsolete Old name
-synonym: "Former name" EXACT []
-is_a: HP:0000118
-is_obsolete: true
-
-[Typedef]
-id: part_of
-name: part of
-synonym: "in" EXACT []
-"""
-TABULAR = """<ICD10CM.tabular><chapter><section><diag><name>A01</name><desc>Typhoid and paratyphoid fevers</desc>
-<inclusionTerm><note>Enteric fever</note></inclusionTerm>
-<diag><name>A01.0</name><desc>Typhoid fever</desc><inclusionTerm><note>Infection due to Salmonella typhi</note>
-<note>Fever NOS</note></inclusionTerm><excludes1><note>cholera (A00)</note></excludes1></diag></diag>
-<diag><name>J00</name><desc>Acute nasopharyngitis [common cold]</desc>
-<inclusionTerm><note>Coryza (acute)</note></inclusionTerm></diag>
-<diag><name>J39.8</name><desc>Other specified diseases of throat</desc>
-<inclusionTerm><note>Throat cyst</note></inclusionTerm></diag></section></chapter></ICD10CM.tabular>"""
-ORDER = (
-    f"00003 A000    1 {'Cholera due to Vibrio cholerae 01':60} Cholera caused by the comma bacillus\n"
-    f"00004 A009    1 {'Cholera, unsp':60} Cholera, unspecified\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "groups"),
-    [
-        ("hp.obo", OBO, [["Pruritus", "Itching", 'Skin "itch"'], ["Epistaxis", "Nosebleed"]]),
-        (
-            "icd10cm_tabular_2026.xml",
-            TABULAR,
-            [
-                ["Typhoid fever", "Infection due to Salmonella typhi"],
-                ["Acute nasopharyngitis", "Coryza", "common cold"],
-            ],
-        ),
-        (
-            "icd10cm_order_2026.txt",
-            ORDER,
-            [["Cholera caused by the comma bacillus", "Cholera due to Vibrio cholerae 01"]],
-        ),
-    ],
-)
-def test_hpo_and_icd_give_terms_of_one_meaning_only(tmp_path: Path, name: str, text: str, groups: list) -> None:
-    file = tmp_path / f"{name}.gz"
-    file.write_bytes(gzip.compress(text.encode()))
-    assert [group for group in groups_of(file) if len(group) > 1] == groups
-
-
-def test_a_query_in_plain_words_finds_the_clinical_term(tmp_path: Path) -> None:
-    index = build_index([Passage.make("", "Pruritus needs a cause.", id="p")], tmp_path / "i", HashedNgramEmbedder(64))
-    (tmp_path / "hp.obo").write_text(OBO)
-    assert index.num_passages == 1
-    assert set_synonyms(tmp_path / "i", tmp_path / "hp.obo")[0] == 2
-    words = HybridRetriever(str(tmp_path / "i")).words
-    assert ["pruritus", "treatment"] in words.searched("itching treatment", near_words=False)
-    assert words.searched("severe pain", near_words=False) == [["sever", "pain"]]

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from medagent.lazy import packaged
 from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError, needs_package
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.retriever import FilteringRetriever, Retriever
@@ -16,21 +17,7 @@ from medagent.types import Question, Rollout, StopReason, Turn
 
 TOLD = """Answer the medical question. Call search for passages, as often as you need, and then answer once. In the \
 answer {naming}."""
-TOOLS: tuple[dict[str, Any], ...] = tuple(
-    {
-        "name": name,
-        "description": told,
-        "input_schema": {
-            "type": "object",
-            "properties": {key: {"type": "string"} for key in arguments},
-            "required": [arguments[0]],
-        },
-    }
-    for name, told, arguments in (
-        ("search", "Search the medical corpus. Returns numbered passages.", ["query", "where"]),
-        ("answer", "Give the final answer, with the numbers of its passages like [1].", ["text"]),
-    )
-)
+TOOLS = packaged("medagent.training.environments", "search_tools.yaml")
 IDLE_S = 600.0  # after which a session that nobody uses is closed
 
 

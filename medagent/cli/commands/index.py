@@ -165,9 +165,8 @@ def index_synonyms(index: str, file: str) -> None:
 
     Args:
         index: Folder of the index.
-        file: MeSH's descriptors (d2026.bin or desc2026.xml), hp.obo of HPO (hpo.jax.org, free with attribution),
-            icd10cm_tabular_2026.xml or icd10cm_order_2026.txt of ICD-10-CM (cdc.gov/nchs, public domain), each also as
-            .gz, or lines such as "heart attack|myocardial infarction".
+        file: MeSH's descriptors (d2026.bin or desc2026.xml), also as .gz, or lines such as
+            "heart attack|myocardial infarction".
     """
     from medagent.retrieval.query_match import set_synonyms
 
