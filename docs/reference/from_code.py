@@ -33,6 +33,7 @@ from medagent.training.memory.plan import plan
 from medagent.training.module import AgentModule
 from medagent.training.settings import SUPPORTED
 from medagent.training.sft.supervised import SupervisedData, SupervisedModule
+from medagent.training.trial import check_command
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("medagent",)
@@ -43,6 +44,7 @@ LONGEST_DEFAULT = 60  # characters
 CONFIGURABLE: dict[str, tuple[Callable[[list[str]], Any], dict[str, type]]] = {
     "train": (train_command, {"model": AgentModule, "data": RolloutData}),
     "sft": (sft_command, {"model": SupervisedModule, "data": SupervisedData}),
+    "check": (check_command, {"model": AgentModule, "data": RolloutData}),
     "plan": (plan, {"model": AgentModule, "data": RolloutData}),
 }
 
