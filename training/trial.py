@@ -85,7 +85,10 @@ def check_command(args: list[str]) -> None:
     print(f"One update moved the log-probs of sampled tokens by {moved_by:.2g} in the mean, by {most:.2g} at most.")
     print("Means of two steps:", ", ".join(f"{name} {metrics[name]:.3g}" for name in UPDATE if name in metrics))
     print("Memory:", memory_line())
-    found = [*mistakes(data.rollouts, data.questions, data), *unended_turns(tokenizer, module, data.agent.protocol)]
+    found = [
+        *mistakes(data.rollouts, data.questions, data),
+        *unended_turns(tokenizer, module, data.agent_settings.protocol),
+    ]
     if moved_by > MOST_MOVED:
         found.append(
             f"One update moved log-probs by {moved_by:.2g} in the mean, wanted at most {MOST_MOVED}: the policy leaves "
