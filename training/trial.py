@@ -180,7 +180,7 @@ def unended_turns(tokenizer: PreTrainedTokenizerBase, module: AgentModule, proto
         return
     said = [{"role": role, "content": role} for role in ("user", "assistant")]
     behind = render(tokenizer, said, day_of(protocol.date), add_generation_prompt=False).rpartition("assistant")[2]
-    ends = [tokenizer.decode([each]) for each in end_token_ids(tokenizer, module.shared_base.peft)]
+    ends = [str(tokenizer.decode([each])) for each in end_token_ids(tokenizer, module.shared_base.peft)]
     if not any(end in behind for end in ends):
         yield (
             f"The chat template puts {behind.strip()!r} behind the assistant's turn, wanted one of {', '.join(ends)}. "

@@ -34,7 +34,7 @@ def make_viewer(runs: Sequence[RecordedRun]) -> Guards:
         return Response(found, media_type="application/x-ndjson", headers={"Content-Encoding": "gzip"})
 
     def _run(request: Request) -> RecordedRun:
-        return runs[request.path_params["run"]]
+        return runs[int(request.path_params["run"])]
 
     def names(request: Request) -> Response:
         return JSONResponse([str(run.folder) for run in runs])

@@ -71,14 +71,16 @@ def _plan(arguments: list[str]) -> None:
 
 
 def _training(name: str, arguments: list[str]) -> None:
-    from medagent.training import command
+    from medagent.training.command import sft_command, train_command
     from medagent.training.run import end_rank
+    from medagent.training.trial import check_command
 
-    if name == "check":
-        from medagent.training.trial import check_command as chosen
-    else:
-        chosen = {"train": command.train_command, "sft": command.sft_command}[name]
-    chosen(arguments)
+    commands: dict[str, Callable[[list[str]], object]] = {
+        "train": train_command,
+        "sft": sft_command,
+        "check": check_command,
+    }
+    commands[name](arguments)
     end_rank()
 
 
