@@ -3,7 +3,11 @@
 import csv
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+import re
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ from medagent.errors import InputError
 from medagent.files import write_whole
 
 ROLLOUTS, PREDICTIONS, EVENTS = "rollouts", "predictions.jsonl", "collapse.json"
+ITERATION = re.compile(r"iteration_(\d{4,})\.jsonl\.gz")
 Row = dict[str, Any]
 
 
@@ -32,9 +37,18 @@ def summary_of(row: Mapping[str, Any]) -> Row:
     }
 
 
+@contextmanager
+def reads(place: Path | str) -> Iterator[None]:
+    """Raise InputError that names a damaged file, or a line of it."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{place}: found damage ({error!r}), wanted it as the run wrote it. Delete it.") from error
+
+
 def write_summaries(place: Path, rows: Sequence[Row]) -> None:
     """Write what the list shows of an iteration, beside its rollouts at `place`."""
-    write_whole(_summary_path(place), json.dumps(_summaries(rows), ensure_ascii=False))
+    write_whole(summary_path(place), json.dumps(_summaries(rows), ensure_ascii=False))
 
 
 def _summaries(rows: Sequence[Row]) -> Row:
@@ -42,7 +56,8 @@ def _summaries(rows: Sequence[Row]) -> Row:
     return {"rollouts": list(map(summary_of, rows)), "questions": questions}
 
 
-def _summary_path(place: Path) -> Path:
+def summary_path(place: Path) -> Path:
+    """Where the summary of the rollouts at `place` is. It is written last, so that none is shown before."""
     return place.with_name(place.name.removesuffix(".jsonl.gz") + ".summary.json")
 
 
@@ -50,7 +65,7 @@ class RecordedRun:
     """A folder of `medagent train`, `sft` or `evaluate`. What is half written is not shown.
 
     Raises:
-        InputError: the folder holds neither rollouts nor answers nor metrics.
+        InputError: the folder holds neither rollouts nor answers nor metrics; later, a file is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,13 +79,13 @@ class RecordedRun:
             )
 
     def overview(self, known: Sequence[str] = ()) -> Row:
-        """Curves, events, and the summaries of the parts that are not `known` by name."""
+        """Curves, events, and the summaries of the parts that are not `known` by name; a damaged one is warned of."""
         events = self.folder / EVENTS
         return {
             "name": str(self.folder),
             "metrics": read_metrics(self.folder),
             "events": json.loads(events.read_text(encoding="utf-8")) if events.exists() else [],
-            "parts": {name: self._part(name) for name in self.parts() if name not in known},
+            "parts": {name: told for name in self.parts() if name not in known and (told := self._part(name))},
         }
 
     def parts(self) -> list[str]:
@@ -78,7 +93,8 @@ class RecordedRun:
         if self._answers.exists():
             return list(self._by_mode())
         places = sorted((self.folder / ROLLOUTS).glob("iteration_*.jsonl.gz"))
-        return [str(int(p.name[10:-9])) for p in places if _summary_path(p).exists()]
+        found = [ITERATION.fullmatch(place.name) for place in places if summary_path(place).exists()]
+        return [str(int(name[1])) for name in found if name]
 
     def lines(self, name: str) -> bytes:
         """The rollouts of a part as compressed JSON lines. KeyError where there is none of this name."""
@@ -86,7 +102,11 @@ class RecordedRun:
             return gzip.compress("".join(json.dumps(row) + "\n" for row in self._by_mode()[name]).encode(), mtime=0)
         if name not in self.parts():
             raise KeyError(name)
-        return self._place(name).read_bytes()
+        with reads(self._place(name)):
+            packed = self._place(name).read_bytes()
+            if not gzip.decompress(packed):
+                raise EOFError("it is empty")
+        return packed
 
     def rollout(self, part: str, question_id: str, sample: int) -> Row:
         """One rollout of a part, whole."""
@@ -98,22 +118,26 @@ class RecordedRun:
 
     def _part(self, name: str) -> Any:
         if self._answers.exists():
-            rows = self._by_mode()[name]
-            return {
-                "rollouts": list(map(summary_of, rows)),
-                "questions": {r["question_id"]: r["question"] for r in rows},
-            }
-        return json.loads(_summary_path(self._place(name)).read_text(encoding="utf-8"))
+            return _summaries(self._by_mode()[name])
+        place = summary_path(self._place(name))
+        try:
+            with reads(place):
+                told = json.loads(place.read_text(encoding="utf-8"))
+                return {"rollouts": told["rollouts"], "questions": told["questions"]}
+        except InputError as error:
+            warnings.warn(f"{error} Until then iteration {name} is not shown.", stacklevel=1)
+            return None
 
     def _by_mode(self) -> dict[str, list[Row]]:
         """The answers of an evaluation. A line that is still being written is left out."""
         size = self._answers.stat().st_size
         if size != self._read[0]:
             found: dict[str, list[Row]] = {}
-            for line in self._answers.read_text(encoding="utf-8").split("\n")[:-1]:
-                row = json.loads(line)
-                rotated = f" rotation {row['rotation']}" if row["rotation"] else ""
-                found.setdefault(row["mode"] + rotated, []).append(row)
+            for number, line in enumerate(self._answers.read_text(encoding="utf-8").split("\n")[:-1], start=1):
+                with reads(f"{self._answers}, line {number}"):
+                    row = json.loads(line)
+                    rotated = f" rotation {row['rotation']}" if row["rotation"] else ""
+                    found.setdefault(row["mode"] + rotated, []).append(row)
             self._read = size, found
         return self._read[1]
 
@@ -125,6 +149,8 @@ def read_metrics(run: Path) -> list[dict[str, float]]:
     for log in logs:
         with log.open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
+                if None in row.values():  # a kill tore it
+                    continue
                 values = {name: float(value) for name, value in row.items() if value}
                 key = (int(values["epoch"]), int(values["step"]))
                 if log is not logs[0]:

@@ -14,6 +14,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from medagent import serving
+from medagent.errors import InputError
 from medagent.evaluation.viewer.recorded import RecordedRun
 from medagent.serving.middleware import Guards
 
@@ -47,8 +48,11 @@ def make_viewer(runs: Sequence[RecordedRun]) -> Guards:
         Mount("/page/service", StaticFiles(directory=SERVICE_PAGE)),
         Mount("/page", StaticFiles(directory=PAGE)),
     ]
-    absent = {LookupError: lambda request, error: JSONResponse({"error": "there is none"}, status_code=404)}
-    return Guards(Starlette(routes=routes, exception_handlers=absent), hosts=HOSTS)
+    said = {
+        LookupError: lambda request, error: JSONResponse({"error": "there is none"}, status_code=404),
+        InputError: lambda request, error: JSONResponse({"error": str(error)}, status_code=422),
+    }
+    return Guards(Starlette(routes=routes, exception_handlers=said), hosts=HOSTS)
 
 
 def exported(runs: Sequence[RecordedRun]) -> str:

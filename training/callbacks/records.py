@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from medagent.evaluation.rollout_files import readable, write_lines
-from medagent.evaluation.viewer.recorded import ROLLOUTS, write_summaries
+from medagent.evaluation.viewer.recorded import ROLLOUTS, summary_path, write_summaries
 from medagent.training.callbacks.trackers import track
 from medagent.training.data import RolloutData
 from medagent.training.experience import Experience, rollout_name
@@ -65,14 +65,19 @@ class RolloutRecords(StepCallback):
             rows.append(
                 record(rollout, numbers.get(name, {}), pl_module.tokenizer) | {"clip_bias_scale": scales.get(name)}
             )
-        folder = Path(trainer.default_root_dir) / ROLLOUTS
-        place = folder / f"iteration_{trainer.current_epoch:04d}.jsonl.gz"
-        write_lines(place, rows)
-        write_summaries(place, rows)
+        write_iteration(Path(trainer.default_root_dir), trainer.current_epoch, rows)
         track(trainer, rows, self._failed_trackers)
 
     def _writes(self, trainer: Trainer) -> bool:
         return trainer.is_global_zero and trainer.current_epoch % self._every == 0
+
+
+def write_iteration(run: Path, iteration: int, rows: Sequence[dict[str, Any]]) -> None:
+    """Write an iteration's rollouts, then their summary: the viewer shows what has both."""
+    place = run / ROLLOUTS / f"iteration_{iteration:04d}.jsonl.gz"
+    summary_path(place).unlink(missing_ok=True)  # of an attempt that was killed
+    write_lines(place, rows)
+    write_summaries(place, rows)
 
 
 @torch.no_grad()

@@ -228,6 +228,7 @@ async function begin() {
   if (isLive()) setInterval(follow, EVERY_MS);
 }
 
-begin().catch((problem) => {
-  byId("count").textContent = `The run cannot be read: ${problem.message}`;
+window.addEventListener("unhandledrejection", ({ reason }) => {
+  byId("count").textContent = `The run cannot be read: ${reason.message}`;
 });
+begin();

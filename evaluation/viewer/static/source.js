@@ -6,7 +6,7 @@ const keptLines = new Map(); // "run/part" -> its rollouts as lines of JSON; the
 
 const getJson = async (path) => {
   const answer = await fetch(path);
-  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+  if (!answer.ok) throw new Error(`${path}: ${await answer.text()}`);
   return answer.json();
 };
 
@@ -34,7 +34,7 @@ export async function rolloutsOf(run, part, places) {
 
 async function textOf(path) {
   const answer = await fetch(path);
-  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+  if (!answer.ok) throw new Error(`${path}: ${await answer.text()}`);
   return answer.text();
 }
 
