@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from medagent.errors import ConfigError
-from medagent.files import write_whole
+from medagent.files import write_json
 
 
 class JsonLog:
@@ -65,4 +65,4 @@ def begin(
         log.unlink(missing_ok=True)  # first, so that old answers never stand under new settings
     elif log is not None and log.exists():
         raise ConfigError(f"{folder}: holds {log.name} and no config.json. Give another --out.")
-    write_whole(path, json.dumps(wanted, indent=2) + "\n")
+    write_json(path, wanted)

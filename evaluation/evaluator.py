@@ -22,14 +22,16 @@ from medagent.evaluation.names import ModeName, Prompting
 from medagent.evaluation.predictions import Prediction, PredictionLog
 from medagent.evaluation.prompting import solved_examples, with_prompting
 from medagent.evaluation.reports.conclusions import conclusions
-from medagent.evaluation.reports.html import render_page, write_json
-from medagent.evaluation.reports.tables import curves, markdown, tables
+from medagent.evaluation.reports.tables import markdown, tables
 from medagent.evaluation.run import Plan, run_plan
 from medagent.evaluation.search_recall import question_rankings
 from medagent.evaluation.statistics import Accuracy
+from medagent.evaluation.viewer.recorded import RecordedRun
+from medagent.evaluation.viewer.server import exported
 from medagent.evidence.answers import checked, left_out
 from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.judges import RULES, support_judge
+from medagent.files import write_json, write_whole
 from medagent.models.base_models import STARTER
 from medagent.models.text_length import check_text_length
 from medagent.policies.chat_endpoint import RemotePolicy
@@ -68,7 +70,11 @@ class Evaluation:
         return next(iter(self.reports.values())).summary.overall
 
     def write(self, folder: Path) -> None:
-        """Write report.json, report.md and report.html. In report.json the first mode's figures stand at the top."""
+        """Write report.json, report.md, and report.html, the viewer's page with all answers of the folder.
+
+        In report.json the first mode's figures stand at the top.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
         settings, reports, questions = self.settings, self.reports, self.questions
         benchmark, trained_here = str(settings["benchmark"]), _trained_here(str(settings["agent"]))
         said = conclusions(reports, questions, benchmark=benchmark, trained_here=trained_here)
@@ -81,19 +87,12 @@ class Evaluation:
             "notes": self.notes,
             "usage": self.usage,
             "conclusions": said,
+            "tables": [asdict(each) for each in tables(reports, questions)],
         }
         write_json(folder / "report.json", report)
         title = f"{settings['benchmark']}: {settings['agent']}"
-        sampled = f"Temperature {settings['temperature']}, seed {settings['seed']}; all settings are in config.json."
         (folder / "report.md").write_text(markdown(title, settings, reports, questions, said), encoding="utf-8")
-        render_page(
-            folder / "report.html",
-            title=title,
-            summary=f"{' '.join(said)} {sampled} Every answer: medagent view {folder}",
-            tables=tables(reports, questions),
-            charts=curves(reports),
-            charts_title="How sure it is, and how right",
-        )
+        write_whole(folder / "report.html", exported([RecordedRun(folder)]))
 
 
 class EvaluationCallback:

@@ -1,6 +1,7 @@
 """Small text files: whole or not at all, whenever the process may be killed; or for the own account alone."""
 
 import gzip
+import json
 import os
 from pathlib import Path
 
@@ -19,6 +20,11 @@ def write_whole(path: Path, text: str, *, private: bool = False) -> None:
     except OSError:
         part.unlink(missing_ok=True)  # it would hold the space that others lack
         raise
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write plain data as indented JSON, for programs and people."""
+    write_whole(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def append_private(path: Path, text: str) -> None:

@@ -1,17 +1,24 @@
-"""The figures of an evaluation as tables (page, terminal, Markdown) and curves."""
+"""The figures of an evaluation as tables: for the page, the terminal and Markdown."""
 
 from collections.abc import Mapping, Sequence
-
-from markupsafe import Markup
+from dataclasses import dataclass
 
 from medagent.evaluation.metrics import ModeReport
 from medagent.evaluation.modes import Mode, baselines
 from medagent.evaluation.open_measures import MEASURES
-from medagent.evaluation.reports.html import Table, curve
 from medagent.evaluation.search_recall import RECALLS
 from medagent.evaluation.statistics import Accuracy, Estimate
 from medagent.protocol import NOT_ADVICE
 from medagent.types import Question
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a head and rows of text."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 def tables(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) -> list[Table]:
@@ -157,17 +164,6 @@ def _subjects(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
     ]
     macro = [report.summary.macro_average for report in reports.values()]
     return [*rows, ("macro average", *(interval(each) if each else "-" for each in macro))]
-
-
-def curves(reports: Mapping[Mode, ModeReport]) -> list[Markup]:
-    """Reliability, and accuracy against coverage, for the modes whose policy gives its confidence."""
-    found = []
-    for mode, report in reports.items():
-        if report.calibration and report.calibration.bins:
-            points = [(sure, right) for sure, right, _ in report.calibration.bins]
-            found.append(curve(f"{mode.value}: reliability", "confidence", "accuracy", points, diagonal=True))
-            found.append(curve(f"{mode.value}: selective", "coverage", "accuracy", report.selective))
-    return found
 
 
 def markdown(

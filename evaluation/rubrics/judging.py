@@ -15,7 +15,7 @@ from medagent.evaluation.rubrics.responder import Responder, as_text
 from medagent.evaluation.rubrics.rows import Case, Labelled, Message, read_rubric_rows
 from medagent.evaluation.rubrics.scores import Agreement, agreement, rubric_scores
 from medagent.evaluation.statistics import Estimate
-from medagent.files import write_whole
+from medagent.files import write_json
 from medagent.lazy import packaged
 from medagent.run_folder import RunFolder
 from medagent.types import rollout_seed
@@ -115,7 +115,7 @@ def judge_file(
         begin(folder, identity, kind="judgements")
         ask = Asking(folder, settings, on_progress)
         report = _judge_cases(rows, ask, judging, replying) if replying else _judge_labelled(rows, ask, judging)
-        write_whole(folder / "report.json", json.dumps({**identity, **asdict(report)}, indent=2) + "\n")
+        write_json(folder / "report.json", {**identity, **asdict(report)})
         return report
 
 

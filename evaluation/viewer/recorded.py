@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import math
 import re
 import warnings
 import zlib
@@ -12,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from medagent.errors import InputError
+from medagent.evaluation.answer_folder import JsonLog
 from medagent.files import write_whole
 
-ROLLOUTS, PREDICTIONS, EVENTS = "rollouts", "predictions.jsonl", "collapse.json"
+ROLLOUTS, PREDICTIONS, EVENTS, REPORT = "rollouts", "predictions.jsonl", "collapse.json", "report.json"
 ITERATION = re.compile(r"iteration_(\d{4,})\.jsonl\.gz")
 Row = dict[str, Any]
 
@@ -62,16 +64,16 @@ def summary_path(place: Path) -> Path:
 
 
 class RecordedRun:
-    """A folder of `medagent train`, `sft` or `evaluate`. What is half written is not shown.
+    """A folder of `medagent train`, `sft`, `demo` or `evaluate`. What is half written is not shown.
 
     Raises:
-        InputError: the folder holds neither rollouts nor answers nor metrics; later, a file is damaged.
+        InputError: the folder holds neither rollouts nor answers, a report or metrics; later, a file is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._answers = folder, folder / PREDICTIONS
         self._read: tuple[int, dict[str, list[Row]]] = 0, {}
-        if not (self._answers.exists() or (folder / ROLLOUTS).is_dir() or any(folder.glob("logs/version_*"))):
+        if not any(any(folder.glob(name)) for name in (PREDICTIONS, REPORT, ROLLOUTS, "logs/version_*")):
             found = "no such folder" if not folder.is_dir() else "neither rollouts, metrics nor predictions.jsonl in it"
             raise InputError(
                 f"run {folder}: found {found}, wanted the folder of medagent train, sft or evaluate: the value of "
@@ -79,14 +81,18 @@ class RecordedRun:
             )
 
     def overview(self, known: Sequence[str] = ()) -> Row:
-        """Curves, events, and the summaries of the parts that are not `known` by name; a damaged one is warned of."""
-        events = self.folder / EVENTS
+        """Report, curves, events, and the summaries of parts not `known` by name; a damaged one is warned of."""
         return {
             "name": str(self.folder),
-            "metrics": read_metrics(self.folder),
-            "events": json.loads(events.read_text(encoding="utf-8")) if events.exists() else [],
+            "metrics": [{k: v for k, v in row.items() if math.isfinite(v)} for row in read_metrics(self.folder)],
+            "report": self._json(REPORT) or {},
+            "events": self._json(EVENTS) or [],
             "parts": {name: told for name in self.parts() if name not in known and (told := self._part(name))},
         }
+
+    def _json(self, name: str) -> Any:
+        path = self.folder / name
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
     def parts(self) -> list[str]:
         """The names of the iterations, as numbers from 0, or of an evaluation's modes."""
@@ -99,7 +105,8 @@ class RecordedRun:
     def lines(self, name: str) -> bytes:
         """The rollouts of a part as compressed JSON lines. KeyError where there is none of this name."""
         if self._answers.exists():
-            return gzip.compress("".join(json.dumps(row) + "\n" for row in self._by_mode()[name]).encode(), mtime=0)
+            text = "".join(json.dumps(row) + "\n" for row in self._by_mode()[name])
+            return gzip.compress(text.encode(), compresslevel=6, mtime=0)
         if name not in self.parts():
             raise KeyError(name)
         with reads(self._place(name)):
@@ -133,7 +140,9 @@ class RecordedRun:
         size = self._answers.stat().st_size
         if size != self._read[0]:
             found: dict[str, list[Row]] = {}
-            for number, line in enumerate(self._answers.read_text(encoding="utf-8").split("\n")[:-1], start=1):
+            with reads(self._answers):
+                lines = JsonLog(self._answers).lines()
+            for number, line in enumerate(lines, start=1):
                 with reads(f"{self._answers}, line {number}"):
                     row = json.loads(line)
                     rotated = f" rotation {row['rotation']}" if row["rotation"] else ""

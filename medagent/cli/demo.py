@@ -30,10 +30,11 @@ from medagent.errors import ConfigError
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import Summary, summarize
 from medagent.evaluation.modes import Mode
-from medagent.evaluation.reports.html import write_json
 from medagent.evaluation.run import Plan, run_plan
 from medagent.evaluation.statistics import compare_paired
-from medagent.files import write_whole
+from medagent.evaluation.viewer.recorded import RecordedRun
+from medagent.evaluation.viewer.server import exported
+from medagent.files import write_json, write_whole
 from medagent.models.base_models import STARTER, model_path
 from medagent.models.causal_lm import fastest_device
 from medagent.models.precision import AUTO, num_parameters, resolve_precision
@@ -42,6 +43,7 @@ from medagent.retrieval.search import HybridRetriever
 from medagent.run_folder import RunFolder
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
+from medagent.training.callbacks.collapse_monitor import describe_alarms
 from medagent.training.command import sft_command, train_command
 from medagent.training.run import RUN_PARTS, discard
 from medagent.types import Limits, Rollout
@@ -131,7 +133,7 @@ def begin(out: Path, settings: DemoSettings, *, overwrite: bool) -> None:
                 f"{wanted} or none. Give another --out, or --overwrite true to begin anew there."
             )
     discard(out, (*PARTS, *RUN_PARTS))
-    write_whole(path, json.dumps(wanted, indent=2) + "\n")
+    write_json(path, wanted)
 
 
 def run_demo(out: Path, settings: DemoSettings, *, overwrite: bool = False) -> dict[str, Any]:
@@ -186,19 +188,26 @@ class _Demo:
             self._console.print(f"   {stage.name}: {demo_report.line_of(figures[Mode.SEARCH])}", markup=False)
         *_, before, rollouts = searched
         compared = compare_paired(*({each.question.id: grade(each).correct for each in a} for a in (before, rollouts)))
+        table = demo_report.report_table(columns, halved=self._pretrained)
+        *_, a, b = table.head
+        said = f"A is {a}, B {b}. {comparison_text(compared)}"
         report = {
             **{name: {part: found.to_json() for part, found in parts.items()} for name, parts in columns.items()},
             "comparison": asdict(compared),
             "settings": asdict(self._settings),
             "notice": NOT_ADVICE,
+            "conclusions": [
+                f"{self._settings.base} learnt to search a medical corpus. Test questions are about conditions that no "
+                "training saw.",
+                said,
+                describe_alarms(self._out),
+            ],
+            "tables": [asdict(table)],
         }
         write_json(self._out / "report.json", report)
-        table = demo_report.report_table(columns, halved=self._pretrained)
-        *_, a, b = table.head
-        said = f"A is {a}, B {b}. {comparison_text(compared)}"
+        write_whole(self._out / "report.html", exported([RecordedRun(self._out)]))
         self._console.print(shown_table(table), Text(said))
         demo_report.show_one(self._console, self._protocol, rollouts, self._retriever)
-        demo_report.write_page(self._out, self._settings.base, table, said)
         demo_report.finish_agent(self._out, self._questions)
         agent = self._out / "agent"
         self._console.print(

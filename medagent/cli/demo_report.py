@@ -1,4 +1,4 @@
-"""The end of a demonstration: a table, one answer turn by turn, and a page."""
+"""The end of a demonstration: a table, and one answer turn by turn."""
 
 import json
 import random
@@ -13,14 +13,12 @@ from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import Summary
 from medagent.evaluation.modes import Mode
-from medagent.evaluation.reports.html import Table, chart, render_page
+from medagent.evaluation.reports.tables import Table
 from medagent.evaluation.statistics import Accuracy
-from medagent.evaluation.viewer.recorded import read_metrics
 from medagent.evidence.answers import checked
 from medagent.evidence.check import EvidenceCheck
 from medagent.protocol import TurnProtocol
 from medagent.retrieval.retriever import Retriever
-from medagent.training.callbacks.collapse_monitor import describe_alarms
 from medagent.types import Question, Rollout
 
 SEARCH, SAMPLED, PERMUTED = Mode.SEARCH, "sampled", "permuted"
@@ -44,18 +42,6 @@ ROWS: tuple[tuple[str, str, Callable[[Summary], str]], ...] = (
     ("searches per question", SEARCH, lambda found: f"{found.searches_per_question:.2f}"),
     ("unparsed or missing answers", SEARCH, lambda found: str(found.unparsed + found.no_answer)),
 )
-CHARTS = {  # title -> label -> metric; those of a supervised training are `sft/...`
-    "success of sampled rollouts": {"training": "reward/success"},
-    "searches per question": {"training": "rollout/searches"},
-    "examples: loss (nats per token)": {"per epoch": "sft/loss"},
-    "clip fraction and correction scale": {
-        "clip_fraction": "policy/clip_fraction",
-        "clip_bias_scale": "policy/clip_bias_scale",
-    },
-    "critic: explained variance": {"fresh rollouts": "critic/explained_variance"},
-    "KL to the base policy (k3)": {"per token": "kl/reference"},
-    "entropy (nats per token)": {"policy": "policy/entropy"},
-}
 
 
 def _with_interval(share: Accuracy) -> str:
@@ -95,25 +81,6 @@ def show_one(console: Console, protocol: TurnProtocol, rollouts: Sequence[Rollou
     for turn in chosen.turns:
         printer(turn)
     show_answer(console, checked(chosen, EvidenceCheck(shown="all")))
-
-
-def write_page(out: Path, base: str, table: Table, compared: str) -> None:
-    """The report as a page: the table, and the curves of the trainings."""
-    metrics = [*read_metrics(out / "examples"), *read_metrics(out)]  # of no examples there are none
-    charts = []
-    for title, wanted in CHARTS.items():
-        series = {label: [row[name] for row in metrics if name in row] for label, name in wanted.items()}
-        if any(series.values()):
-            charts.append(chart(title, series, percent=title.startswith("success")))
-    render_page(
-        out / "report.html",
-        title="medagent demo" if base == "starter" else f"medagent demo: {base}",
-        summary=f"{base} learnt to search a medical corpus. Test questions are about conditions that no training "
-        f"saw. {compared} {describe_alarms(out)} Every rollout: medagent view {out}",
-        tables=[table],
-        charts=charts,
-        charts_title="While it learnt",
-    )
 
 
 def finish_agent(out: Path, questions: Sequence[Question]) -> None:

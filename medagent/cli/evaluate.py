@@ -20,8 +20,7 @@ from medagent.evaluation.metrics import ModeReport, prompt_too_long
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.predictions import Prediction, usage_line
 from medagent.evaluation.prompting import DESCRIPTIONS
-from medagent.evaluation.reports.html import Table
-from medagent.evaluation.reports.tables import open_table, overview, recall_table, trust_table
+from medagent.evaluation.reports.tables import Table, open_table, overview, recall_table, trust_table
 from medagent.evaluation.statistics import PairedComparison, SeedsComparison, wilson_interval
 from medagent.evaluation.trust.injections import obeyed_anyway
 

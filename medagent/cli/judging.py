@@ -22,8 +22,7 @@ from medagent.evaluation.benchmarks.source import source_named
 from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprint
 from medagent.evaluation.question_making.making import Making, make_questions, question_row
 from medagent.evaluation.question_making.writer import Writer
-from medagent.evaluation.reports.html import Table
-from medagent.evaluation.reports.tables import interval
+from medagent.evaluation.reports.tables import Table, interval
 from medagent.evaluation.rubrics.judging import PROMPTS_SHA256, Asking, JudgeSettings, RubricReport
 from medagent.evaluation.rubrics.responder import Responder
 from medagent.evaluation.statistics import Accuracy, Estimate

@@ -20,7 +20,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning_utilities.core.apply_func import apply_to_collection
 
 from medagent.errors import ConfigError, require
-from medagent.files import write_whole
+from medagent.files import write_json
 from medagent.training.callbacks.export import AgentExport
 from medagent.training.data import RolloutData
 from medagent.training.default_callbacks import log_at_once
@@ -283,7 +283,7 @@ class CollapseMonitor(Callback):
             AgentExport.export(trainer, module)
         self._events.append(event)
         if trainer.is_global_zero:
-            write_whole(Path(trainer.default_root_dir) / EVENTS_FILE, json.dumps(self._events, indent=2) + "\n")
+            write_json(Path(trainer.default_root_dir) / EVENTS_FILE, self._events)
             print(_aloud(event), flush=True)
 
 

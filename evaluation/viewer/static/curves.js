@@ -15,6 +15,7 @@ const CURVES = [
   ["rollouts cut", "rollout/truncated", "share that a limit ended", 0.3],
   ["gradient norm", "policy/grad_norm", "before it is clipped"],
   ["largest ratio", "policy/ratio_max", "largest importance weight"],
+  ["critic's explained variance", "critic/explained_variance", "of the returns, on fresh rollouts"],
   ["loss of examples", "sft/loss", "nats per token"],
 ];
 const SHARES = ["success", "held-out accuracy", "clip fraction", "rollouts cut"];
@@ -22,7 +23,8 @@ const WIDE = 1000; // from this ratio of the largest to the smallest value on, t
 const WIDTH = 200;
 const HEIGHT = 60;
 
-const svg = (tag, attributes) => {
+/** An SVG element with attributes. */
+export const svg = (tag, attributes) => {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   return element;

@@ -3,6 +3,7 @@ import { byId, make } from "./service/dom.js";
 import { drawCurves, plain } from "./curves.js";
 import { drawLegend, drawRollout, numbersOf, scaleOf, watchTokens } from "./rollout.js";
 import { isLive, overviewOf, rolloutsOf, runNames } from "./source.js";
+import { drawReports } from "./tables.js";
 
 const EVERY_MS = 5000;
 const state = { names: [], runs: [], part: "", question: "", sample: 0, key: "ratio", beside: "none", filter: "all", order: "sampled" };
@@ -178,6 +179,8 @@ async function choosePart(part) {
 }
 
 function draw() {
+  drawReports(byId("report"), state.runs);
+  byId("curves").parentElement.hidden = !state.runs.some((run) => run.metrics.length);
   const events = state.runs[0].events ?? [];
   drawCurves(byId("curves"), state.runs.map((run) => run.metrics), {
     chosen: /^\d+$/.test(state.part) ? Number(state.part) : -1,
@@ -194,6 +197,7 @@ async function follow() {
   const latest = state.part === partNames().at(-1);
   const told = await Promise.all(state.names.map((_, run) => overviewOf(run, partNames(run)).catch(() => null)));
   told.forEach((each, run) => each && (state.runs[run] = { ...each, parts: { ...parts(run), ...each.parts } }));
+  drawReports(byId("report"), state.runs);
   const names = partNames();
   if (names.length !== byId("part").options.length) {
     fill(byId("part"), names.map((name) => [name, partWords(name)]), state.part);
@@ -223,7 +227,7 @@ async function begin() {
   if (state.part) await choosePart(state.part);
   else {
     draw();
-    byId("count").textContent = "No rollouts were recorded. RolloutRecords writes them.";
+    byId("count").textContent = "There are no rollouts here. RolloutRecords writes those of a training.";
   }
   if (isLive()) setInterval(follow, EVERY_MS);
 }

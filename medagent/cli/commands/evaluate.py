@@ -1,6 +1,5 @@
 """The commands that measure: `evaluate`, `compare`, `table`, `grade`, `rubric`, `contamination` and `acceptance`."""
 
-import sys
 from dataclasses import dataclass, field, fields
 from json import dumps
 from pathlib import Path
@@ -136,7 +135,7 @@ def compare(
     print_comparison(runs, mode=mode, mode_b=mode_b, seed=seed, as_json=json)
 
 
-def table(runs: list[str], mode: ModeName | None = None, json: bool = False, lm_eval: str | None = None) -> None:
+def table(runs: list[str], mode: ModeName | None = None, json: bool = False) -> None:
     """Print results across benchmarks as a Markdown table: agents in rows, benchmarks in columns, macro averages.
 
     Evaluations of one row or column must share mode, limits, prompting, shots, temperature and samples. Those of one
@@ -145,15 +144,12 @@ def table(runs: list[str], mode: ModeName | None = None, json: bool = False, lm_
     Args:
         runs: Folders of evaluations, each of one agent on one benchmark.
         mode: Mode whose answers count. By default it is the first that all have.
-        json: Print JSON instead of Markdown.
-        lm_eval: Folder for the results in the format of lm-evaluation-harness, one file for each agent.
+        json: Print a row for each agent and benchmark as JSON instead of Markdown.
     """
-    from medagent.evaluation.results_table import lm_eval_results, markdown_table, results_table, write_lm_eval
+    from medagent.evaluation.results_table import markdown_table, plain_rows, results_table
 
     found = results_table(runs, mode=mode)
-    print(dumps([lm_eval_results(found, agent) for agent in found.rows]) if json else markdown_table(found))
-    for path in write_lm_eval(found, Path(lm_eval)) if lm_eval else ():
-        print(path, file=sys.stderr)
+    print(dumps(plain_rows(found)) if json else markdown_table(found))
 
 
 def grade(file: str, letters: str = "ABCD", last_line: bool = False, out: str | None = None) -> None:

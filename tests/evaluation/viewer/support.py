@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from medagent.evaluation.evaluator import Evaluation
+from medagent.evaluation.metrics import report_mode
+from medagent.evaluation.modes import Mode
+from medagent.evaluation.predictions import Prediction, PredictionLog
 from medagent.evaluation.rollout_files import write_lines
 from medagent.evaluation.viewer.recorded import write_summaries
+from medagent.types import Limits, Rollout, StopReason, Turn
+from tests.evaluation.support import QUESTIONS
 
 HOSTILE = "</script><img src=x onerror=hacked=1><b>\u202eabc\u2066</b>"
 
@@ -62,3 +69,20 @@ def write_run(run: Path, *, iterations: int = 3, questions: int = 3) -> Path:
     (logs / "metrics.csv").write_text("epoch,step,reward/success,policy/clip_fraction\n" + "\n".join(lines) + "\n")
     (run / "collapse.json").write_text(json.dumps([{"iteration": 2, "signs": ["success fell"], "action": "report"}]))
     return run
+
+
+def write_evaluation(folder: Path) -> Path:
+    """Six questions in two modes, of which four are answered rightly and the more surely, with the reports."""
+    asked = [replace(question, text=f"{question.text} {HOSTILE}") for question in QUESTIONS[:6]]
+    log, reports = PredictionLog(folder / "predictions.jsonl"), {}
+    folder.mkdir()
+    for mode in (Mode.SEARCH, Mode.CLOSED_BOOK):
+        answers = [Turn((), (), "", answer=f"({'A' if number < 4 else 'B'})") for number in range(6)]
+        rollouts = [Rollout(q, (), (turn,), StopReason.ANSWERED) for q, turn in zip(asked, answers, strict=True)]
+        found = [Prediction(mode.value, 0, each, 0.3 + 0.6 * (n < 4)) for n, each in enumerate(rollouts)]
+        reports[mode] = report_mode(found)
+        for prediction in found:
+            log.append(prediction)
+    settings = {"agent": HOSTILE, "benchmark": "medqa", "limits": {"max_turns": 4}}
+    Evaluation(settings, asked, [], reports, {}, {}, Limits()).write(folder)
+    return folder

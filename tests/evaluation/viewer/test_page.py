@@ -10,7 +10,7 @@ import pytest
 
 from medagent.evaluation.viewer.recorded import RecordedRun
 from medagent.evaluation.viewer.server import exported, make_viewer
-from tests.evaluation.viewer.support import rollout, write_iteration, write_run
+from tests.evaluation.viewer.support import rollout, write_evaluation, write_iteration, write_run
 from tests.medagent.serving.page_visit import browser  # noqa: F401 (a fixture)
 from tests.medagent.serving.support import served
 from tests.medagent.serving.test_page import AXE, RULES
@@ -144,3 +144,27 @@ def test_axe_finds_nothing(page: Any) -> None:
     found = page.evaluate("tags => axe.run(document, {runOnly: tags})", RULES)
     assert found["passes"], "it ran"
     assert not [(each["id"], [node["html"] for node in each["nodes"]]) for each in found["violations"]]
+
+
+def test_the_report_of_an_evaluation_shows_its_tables(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    from playwright.sync_api import expect
+
+    page = browser.new_page()
+    page.goto((write_evaluation(tmp_path / "out") / "report.html").as_uri())
+    table = page.get_by_role("region", name="Result").get_by_role("table", name="Result")
+    expect(table.get_by_role("columnheader")).to_have_text(["search", "closed_book"])
+    accuracy = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="accuracy, strict"))
+    expect(accuracy.get_by_role("cell")).to_have_text(["66.7%", "66.7%"])
+    expect(page.locator("#report li").first).to_contain_text("On 6 questions of medqa, in mode search, 66.7%")
+    labels = [each.get_attribute("aria-label") for each in page.locator(".shares svg").all()]
+    assert labels[:2] == [
+        "search: reliability, accuracy by confidence: 0 at 0.300, 1 at 0.900",
+        "search: selective, accuracy by coverage: 1 at 0.667, 0.667 at 1",
+    ]
+    assert len(labels) == 4
+    expect(page.locator("#curves")).to_be_hidden()
+    expect(page.locator("#count")).to_contain_text("6 of 6 rollouts")
+    page.locator("summary", has_text="Settings").click()
+    expect(page.get_by_role("row", name="agent")).to_contain_text("<img src=x")
+    assert page.evaluate("window.hacked") is None
+    page.close()

@@ -12,9 +12,10 @@ from starlette.testclient import TestClient
 
 from medagent.cli.main import main
 from medagent.errors import InputError
+from medagent.evaluation.viewer import server
 from medagent.evaluation.viewer.recorded import RecordedRun
 from medagent.evaluation.viewer.server import exported, make_viewer
-from tests.evaluation.viewer.support import HOSTILE, rollout, write_run
+from tests.evaluation.viewer.support import HOSTILE, rollout, write_evaluation, write_run
 
 
 @pytest.fixture
@@ -90,6 +91,37 @@ def test_the_answers_of_an_evaluation_are_shown_by_mode(tmp_path: Path) -> None:
     assert recorded.parts() == ["search", "search rotation 1", "gold"]
     assert [row["verdict"] for row in recorded.overview()["parts"]["gold"]["rollouts"]] == ["correct", "wrong"]
     assert len(gzip.decompress(recorded.lines("search rotation 1")).splitlines()) == 2
+
+
+def test_the_overview_holds_the_report_of_an_evaluation(tmp_path: Path) -> None:
+    folder = write_evaluation(tmp_path / "out")
+    told = RecordedRun(folder).overview()
+    assert told["report"] == json.loads((folder / "report.json").read_text())
+    assert [table["title"] for table in told["report"]["tables"]] == ["Result", "Trust", "Without any model"]
+    assert exported([RecordedRun(folder)]) == (folder / "report.html").read_text()
+    (folder / "predictions.jsonl").unlink()
+    assert RecordedRun(folder).overview()["parts"] == {}, "a report alone is shown too"
+
+
+def test_metrics_that_are_no_numbers_are_left_out(client: TestClient, run: Path) -> None:
+    with (run / "logs" / "version_0" / "metrics.csv").open("a") as log:
+        log.write("3,3,nan,inf\n")
+    assert client.get("/data/0/overview").json()["metrics"][3] == {"epoch": 3, "step": 3}
+
+
+@pytest.mark.parametrize(("room", "kept"), [(3, ["0", "1", "2"]), (2, ["0", "2"]), (1, ["0"]), (0.5, [])])
+def test_a_large_export_leaves_rollouts_out_and_says_so(
+    run: Path, monkeypatch: pytest.MonkeyPatch, room: float, kept: list[str]
+) -> None:
+    whole = server._packed(RecordedRun(run), server.LARGEST)
+    sizes = [len(whole["parts"][name]) + len(json.dumps(whole["overview"]["parts"][name])) for name in "012"]
+    monkeypatch.setattr(server, "LARGEST", int(room * max(sizes)))
+    (found,) = json.loads(re.findall(r'id="data">(.*?)</script>', exported([RecordedRun(run)]))[0])
+    assert list(found["parts"]) == list(found["overview"]["parts"]) == kept
+    assert len(found["overview"]["metrics"]) == 3
+    told = f"This file holds the rollouts of {len(kept)} of 3 iterations or modes; all take 0 MB."
+    assert found["overview"].get("left_out", told).startswith(told)
+    assert ("left_out" in found["overview"]) == (len(kept) < 3)
 
 
 def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:

@@ -241,6 +241,6 @@ def test_the_demo_of_the_starter_from_end_to_end(tmp_path: Path, capsys) -> None
     for text in ("Before training", "After training", "One question aloud", "not medical advice", "Next:"):
         assert text in out
     page = (tmp_path / "report.html").read_text()
-    assert "<svg" in page
+    assert report["tables"][0]["head"] == ["", "before", "after"]
     assert "The collapse monitor saw no collapse." in page
     assert Path(read_spec(tmp_path / "agent").retriever.index) == (tmp_path / "index").resolve()

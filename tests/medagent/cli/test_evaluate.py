@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -45,8 +46,10 @@ def test_evaluate_compare_and_resume_from_the_command_line(
     assert report["n"] == 6
     assert report["baselines"]["random"] == pytest.approx(0.25, abs=0.1)
     page = (tmp_path / "a" / "report.html").read_text()
-    assert "<script" not in page
-    assert f"medagent view {a}" in page
+    told = json.loads(re.findall(r'id="data">(.*?)</script>', page)[0])[0]
+    assert list(told["parts"]) == ["search", "unrelated"]
+    assert told["overview"]["report"] == report
+    assert "Result" in [table["title"] for table in report["tables"]]
     assert "| accuracy, strict |" in (tmp_path / "a" / "report.md").read_text()
     capsys.readouterr()
     assert main(["compare", a, b]) == 1
