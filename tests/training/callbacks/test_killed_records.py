@@ -6,9 +6,9 @@ import gzip
 import json
 import multiprocessing
 import os
-import random
 import shutil
-import time
+import signal
+import sys
 from itertools import count
 from pathlib import Path
 
@@ -23,37 +23,53 @@ from medagent.training.command import train_command
 from tests.evaluation.viewer.support import rollout, write_run
 from tests.training.support import arguments
 
+WRITERS = ("write_iteration", "write_lines", "write_summaries", "write_whole")
+
 
 def rows_of_attempt(attempt: int) -> list[dict]:
-    return [rollout(f"q{n}", 0, right=False, words=200) | {"reward": float(attempt)} for n in range(20)]
+    return [rollout(f"q{n}", 0, right=False) | {"reward": float(attempt)} for n in range(4)]
 
 
-def keep_writing(run: Path) -> None:
-    for attempt in count():
-        for iteration in range(3):
-            write_iteration(run, iteration, rows_of_attempt(attempt))
+def write_until(line: int, run: Path) -> None:
+    """Write a second attempt at an iteration, and kill -9 before that line of the functions that write."""
+    left = line
+
+    def trace(frame, event, argument):
+        nonlocal left
+        if frame.f_code.co_name not in WRITERS:
+            return None
+        left -= event == "line"
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    write_iteration(run, 0, rows_of_attempt(1))
 
 
-def test_kill_9_at_any_moment_leaves_no_torn_record(tmp_path: Path) -> None:
-    draw, shown = random.Random(0), 0
-    for trial in range(12):
-        run = tmp_path / str(trial)
-        process = multiprocessing.get_context("fork").Process(target=keep_writing, args=(run,))
+def test_kill_9_before_any_line_leaves_no_torn_record(tmp_path: Path) -> None:
+    shown = []
+    for line in count(1):
+        run = tmp_path / str(line)
+        write_iteration(run, 0, rows_of_attempt(0))
+        process = multiprocessing.get_context("fork").Process(target=write_until, args=(line, run))
         process.start()
-        while not (run / "rollouts").is_dir():
-            time.sleep(0.001)
-        time.sleep(draw.uniform(0, 0.25))
-        process.kill()
         process.join()
         recorded = RecordedRun(run)
-        for name, told in recorded.overview()["parts"].items():
-            rows = list(map(json.loads, gzip.decompress(recorded.lines(name)).splitlines()))
+        told = recorded.overview()["parts"].get("0")
+        if told:
+            rows = list(map(json.loads, gzip.decompress(recorded.lines("0")).splitlines()))
             assert [row["reward"] for row in rows] == [row["reward"] for row in told["rollouts"]], "of one attempt"
-            assert len(rows) == 20
-            shown += 1
-        write_iteration(run, 0, rows_of_attempt(99))
-        assert recorded.rollout("0", "q19", 0)["reward"] == 99
-    assert shown >= 10
+            assert len(rows) == 4
+        shown.append(rows[0]["reward"] if told else None)
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        write_iteration(run, 0, rows_of_attempt(2))
+        assert recorded.rollout("0", "q3", 0)["reward"] == 2
+    assert len(shown) >= 20
+    assert [shown[0], shown[-1]] == [0, 1]
+    assert set(shown) == {0, None, 1}
 
 
 @pytest.mark.slow
