@@ -19,6 +19,8 @@ from medagent.evaluation.viewer.recorded import ROLLOUTS, read_metrics
 from medagent.models.chat_template import day_of, render
 from medagent.policies.turn_ends import end_token_ids
 from medagent.protocol import TagProtocol, TurnProtocol
+from medagent.retrieval.controls import corpus_of
+from medagent.retrieval.search import HybridRetriever
 from medagent.tool_protocol import ToolProtocol
 from medagent.training.callbacks.records import token_texts
 from medagent.training.command import fit
@@ -101,9 +103,8 @@ def check_command(args: list[str]) -> None:
 
 def gaps(rows: Sequence[Mapping[str, Any]], *names: str) -> Iterator[tuple[float, str, float, float]]:
     """(difference, text, one number, the other) of each sampled token of recorded rollouts, for two names."""
-    for turn in (turn for row in rows for turn in row["turns"]):
-        numbers = [turn["numbers"][name] for name in names if turn["numbers"]]
-        for text, one, other in zip(turn["token_texts"], *numbers, strict=True):
+    for turn in (turn for row in rows for turn in row["turns"] if turn["numbers"]):  # no step read the others
+        for text, one, other in zip(turn["token_texts"], *(turn["numbers"][name] for name in names), strict=True):
             yield abs(other - one), text, one, other
 
 
@@ -117,7 +118,7 @@ def as_marked_tokens(rollout: Rollout, tokenizer: PreTrainedTokenizerBase) -> st
             said.append("\u00ab" if sampled else "\u00bb")
             inside = sampled
         said.append(text)
-    return "|".join(said)
+    return "|".join(said + ["\u00bb"] * inside)
 
 
 def memory_line() -> str:
@@ -167,7 +168,7 @@ def mistakes(rollouts: Sequence[Rollout], questions: Sequence[Question], data: R
     known = [each for each in questions if each.gold_passage_ids]
     held = gold_passages(data.retriever, known, ())
     missing = [each.id for each in known if not set(each.gold_passage_ids) & held.keys()]
-    if held and len(missing) > len(known) / 10:
+    if isinstance(corpus_of(data.retriever), HybridRetriever) and len(missing) > len(known) / 10:
         yield (
             f"The evidence of {len(missing)} of {len(known)} questions is not in the index, such as of {missing[0]}. "
             "Build the index from the corpus of the questions, or leave these questions out."
