@@ -34,6 +34,7 @@ SUITES = {
             *("prepare/test_bootstrap", "test_exact_steps"),
         )
     ),
+    "records": ("tests/training/callbacks/test_records.py",),
     "collection": ("tests/training/rollouts/test_collection.py",),
     "draws": ("tests/training/test_distinct.py", "tests/training/test_exact_groups.py"),
     "ranks": ("tests/training/test_distinct.py", "tests/training/test_pretend_ranks.py"),
