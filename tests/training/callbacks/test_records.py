@@ -7,35 +7,76 @@ import json
 import math
 import random
 from pathlib import Path
+from statistics import fmean, pstdev
 
 import pytest
 import torch
 
 from medagent.evaluation.rollout_files import read_lines, rollout_from
+from medagent.models.base_models import STARTER
+from medagent.models.causal_lm import load_causal_lm
+from medagent.training.adapters import CRITIC, POLICY
+from medagent.training.advantages import GAE
 from medagent.training.callbacks import ClippingBiasCorrection, RolloutRecords, TurnLevelSampling
 from medagent.training.callbacks.records import token_texts
 from medagent.training.experience import rollout_name
 from medagent.training.module import StepCallback
-from tests.training.support import make_data, make_module, quiet_trainer
+from medagent.training.objectives import ClippedSurrogate
+from tests.training.support import make_data, make_module, perturb, quiet_trainer
+
+VALUE = "shared_base.value_head."
 
 
-class LastPass(StepCallback):
-    """Keeps what the loss saw of each rollout the last time, in double precision."""
+class WeightsOfReads(StepCallback):
+    """Keeps the weights by which each rollout was read the last time, and those of the very first pass."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, dict[str, torch.Tensor]] = {}
+        self.last: dict[str, dict[str, torch.Tensor]] = {}
+        self.first: dict[str, torch.Tensor] = {}
 
     def on_policy_loss(self, module, terms) -> None:
-        batch = terms.batch
-        for row, name in enumerate(batch.names):
-            gap = (terms.logprobs_BT[row].detach().double() - batch.old_logprobs_BT[row].double()) * batch.mask_BT[row]
-            self.rows[name] = {
-                "gap": gap,
-                "segments": batch.ratio_segments_BT[row],
-                "advantage": batch.advantages_BT[row].double(),
-                "value": batch.values_BT[row].double(),
-                "entropy": terms.entropy_BT[row].detach().double(),
-            }
+        now = {name: each.detach().double() for name, each in module.named_parameters() if each.requires_grad}
+        self.first = self.first or now
+        self.last |= dict.fromkeys(terms.batch.names, now)
+
+
+def in_double(weights: dict[str, torch.Tensor] | None, adapter: str):
+    """The starter in float64, with an adapter of scale 2 added to it."""
+    model = load_causal_lm(STARTER)[0].double()
+    held = model.state_dict()
+    for name, up in (weights or {}).items():
+        if f".lora_B.{adapter}." in name:
+            down = weights[name.replace(".lora_B.", ".lora_A.")]
+            held[name.split("base_model.model.")[1].split(".lora_B")[0] + ".weight"] += 2 * up @ down
+    return model
+
+
+@torch.no_grad()
+def states_of(model, rollout) -> torch.Tensor:
+    """[T, H] the state before each token from the second on."""
+    return model.model(torch.tensor([rollout.token_ids])).last_hidden_state[0, :-1]
+
+
+@torch.no_grad()
+def logprobs_of(model, rollout) -> torch.Tensor:
+    """[T, V] log-probs before each token from the second on."""
+    return torch.log_softmax(model.lm_head(states_of(model, rollout)), dim=-1)
+
+
+def turn_advantages(rows: list[dict], lam: float) -> list[list[float]]:
+    """GAE over turns, white over all sampled tokens, from what the records hold of values and rewards."""
+    found, drawn = [], []
+    for row in rows:
+        running, after, advantages = 0.0, 0.0, []
+        for at, turn in reversed(list(enumerate(row["turns"]))):
+            value = turn["numbers"]["value"][0]
+            earned = turn["reward"] + (row["reward"] if at + 1 == len(row["turns"]) else 0)
+            running = earned + after - value + lam * running
+            after = value
+            advantages.insert(0, running)
+            drawn += [running] * turn["tokens"]
+        found.append(advantages)
+    return [[(each - fmean(drawn)) / pstdev(drawn) for each in advantages] for advantages in found]
 
 
 def fitted(retriever, tmp_path: Path, records: RolloutRecords, *callbacks, epochs: int = 1, **settings):
@@ -49,34 +90,58 @@ def rows_of(run: Path, iteration: int = 0) -> list[dict]:
     return list(read_lines(place, lambda row, _: row, wanted="a rollout"))
 
 
-def test_ten_random_tokens_equal_what_the_trainer_computed(retriever, tmp_path: Path) -> None:
-    last = LastPass()
+def test_ten_random_tokens_are_recomputed_in_double_precision(retriever, tmp_path: Path) -> None:
+    """ST-PPO with KL and a critic: from the records, and from the weights by which the trainer read each rollout."""
+    weights, records = WeightsOfReads(), RolloutRecords()
+    module = make_module(policy_lr=0.02, kl_coef=0.1, policy_loss=ClippedSurrogate(0.05, 0.05))
+    perturb(module)
+    data = make_data(retriever, num_epochs=2, advantage=GAE(lam=0.9, level="turn"))
     correction = ClippingBiasCorrection("relative", applied_to="step", space="logits")
-    data = fitted(retriever, tmp_path, RolloutRecords(), last, TurnLevelSampling(), correction)
-    rows, draw = rows_of(tmp_path), random.Random(0)
+    quiet_trainer(tmp_path, callbacks=[records, weights, TurnLevelSampling(), correction]).fit(module, data)
+    rows, draw = rows_of(tmp_path), random.Random(1)
     assert len(rows) == len(data.rollouts) == 16
-    moved = 0
+    advantages, sides = turn_advantages(rows, lam=0.9), list[int]()
+    reference, sampler, critic = (
+        in_double(at, name) for at, name in ((None, ""), (weights.first, POLICY), (weights.first, CRITIC))
+    )
+    models = {id(each): in_double(each, POLICY) for each in {id(w): w for w in weights.last.values()}.values()}
     for _ in range(10):
         at = draw.randrange(len(rows))
         rollout, row = data.rollouts[at], rows[at]
         turn = draw.randrange(len(rollout.turns))
-        numbers, sampled = row["turns"][turn]["numbers"], len(rollout.turns[turn].token_ids)
-        token = draw.randrange(sampled)
-        seen, before = last.rows[rollout_name(rollout)], rollout.turns[:turn]
-        place = len(rollout.prompt_ids) + sum(len(t.token_ids) + len(t.observation_ids) for t in before) + token
-        weight = math.exp(float(seen["gap"][seen["segments"] == seen["segments"][place]].mean()))
-        assert numbers["ratio"][token] == pytest.approx(weight, rel=1e-6)
-        assert numbers["logprob"][token] - numbers["old_logprob"][token] == pytest.approx(
-            float(seen["gap"][place]), abs=1e-6
+        numbers, before = row["turns"][turn]["numbers"], rollout.turns[:turn]
+        first = len(rollout.prompt_ids) + sum(len(t.token_ids) + len(t.observation_ids) for t in before)
+        token = draw.randrange(row["turns"][turn]["tokens"])
+        place, shown = first + token - 1, {name: each[token] for name, each in numbers.items()}
+        id_ = rollout.token_ids[place + 1]
+        then, now, base = (
+            logprobs_of(model, rollout)[place]
+            for model in (sampler, models[id(weights.last[rollout_name(rollout)])], reference)
         )
-        for name in ("advantage", "value", "entropy"):
-            assert numbers[name][token] == pytest.approx(float(seen[name][place]), rel=1e-7), name
-        assert numbers["rollout_logprob"][token] == pytest.approx(rollout.turns[turn].logprobs[token], rel=1e-6)
-        side = 0 if 0.8 <= weight <= 1.2 else math.copysign(1, weight - 1)
-        assert numbers["clipped"][token] in (0, side)
-        moved += abs(weight - 1) > 1e-4
+        gaps = [new - old for new, old in zip(numbers["logprob"], numbers["old_logprob"], strict=True)]
+        ratio, advantage = math.exp(fmean(gaps)), advantages[at][turn]
+        behind = base[id_] - now[id_]
+        value = (
+            states_of(critic, rollout)[first - 1] @ weights.first[VALUE + "weight"][0] + weights.first[VALUE + "bias"]
+        )
+        side = 1 if advantage > 0 and ratio > 1.05 else -1 if advantage < 0 and ratio < 0.95 else 0
+        wanted = {
+            "counts": 1.0,
+            "rollout_logprob": float(then[id_]),
+            "old_logprob": float(then[id_]),
+            "logprob": float(now[id_]),
+            "ratio": ratio,
+            "clipped": side,
+            "advantage": advantage,
+            "entropy": float(-(now.exp() * now).sum()),
+            "weight": 1 / 8 / rollout.num_action_tokens,
+            "value": float(value) if token == 0 else 0.0,
+            "kl": float(torch.expm1(behind) - behind),
+        }
+        assert shown == pytest.approx(wanted, rel=2e-4, abs=2e-5)
+        sides.append(side)
         assert 0 < row["clip_bias_scale"] <= 1
-    assert moved >= 5, "the update has moved the weights that are compared"
+    assert len(set(sides)) > 1, "some of them are clipped"
 
 
 def test_records_hold_the_rollouts_and_the_texts_of_their_tokens(retriever, tmp_path: Path) -> None:
