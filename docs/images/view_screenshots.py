@@ -33,7 +33,13 @@ def clipped(page: Any) -> None:
     page.get_by_label("Keep").select_option("searched")
     page.get_by_label("Sort by").select_option("clipped")
     page.locator("#rollouts button").first.click()
-    page.locator("#rollout").scroll_into_view_if_needed()
+    page.evaluate("document.querySelector('.panes').scrollIntoView()")
+
+
+def rollout(page: Any) -> None:
+    """Show a rollout of the list, with its first passage open."""
+    page.locator("#rollouts button").first.click()
+    page.locator(".passage summary").first.click()
     page.evaluate("document.querySelector('.panes').scrollIntoView()")
 
 
@@ -60,7 +66,7 @@ STATES: list[tuple[str, int, str, Callable[[Any], None], dict[str, Any]]] = [
     ("view-token", 8010, "part=1", token, {"viewport": WIDE}),
     ("view-group", 8012, "part=2", group, {"viewport": WIDE}),
     ("view-phone", 8010, "part=5", nothing, {"viewport": PHONE, "color_scheme": "dark"}),
-    ("view-evaluation", 8013, "", nothing, {"viewport": WIDE}),
+    ("view-evaluation", 8013, "part=search&filter=wrong", rollout, {"viewport": WIDE}),
 ]
 
 

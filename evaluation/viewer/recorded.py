@@ -30,7 +30,8 @@ def summary_of(row: Mapping[str, Any]) -> Row:
     ]
     return {
         **{name: row[name] for name in ("question_id", "sample", "verdict", "stop_reason")},
-        "reward": row["reward"] + sum(turn.get("reward", 0.0) for turn in turns),
+        # An evaluation's answers earn nothing.
+        "reward": None if "mode" in row else row["reward"] + sum(turn["reward"] for turn in turns),
         "searches": sum(turn["query"] is not None for turn in turns),
         "passages": len(shown := {hit["id"] for turn in turns for hit in turn["passages"]}),
         "gold": bool(shown.intersection(row["gold_passage_ids"])),

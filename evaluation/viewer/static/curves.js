@@ -54,12 +54,8 @@ export function drawCurves(place, runs, { chosen, alarms, choose }) {
     for (const alarm of alarms) image.append(svg("line", { x1: x(alarm), x2: x(alarm), y1: 0, y2: HEIGHT, class: "alarm" }));
     if (chosen >= 0) image.append(svg("line", { x1: x(chosen), x2: x(chosen), y1: 0, y2: HEIGHT }));
     values.forEach((each, run) => {
-      let [path, pen] = ["", "M"];
-      each.forEach((value, iteration) => {
-        if (!Number.isFinite(value)) return void (pen = "M");
-        path += `${pen}${x(iteration).toFixed(2)} ${y(value).toFixed(2)}`;
-        pen = "L";
-      });
+      const points = each.flatMap((value, iteration) => (Number.isFinite(value) ? [`${x(iteration).toFixed(2)} ${y(value).toFixed(2)}`] : []));
+      const path = points.length ? `M${points[0]}h0L${points.join("L")}` : "";
       image.append(svg("path", { d: path, ...(run ? { class: "other" } : {}) }));
     });
     image.addEventListener("click", (event) => {

@@ -61,7 +61,7 @@ function remember() {
 /** The mean reward of rollouts by their verdict, as a sentence. */
 function byVerdict(rows) {
   const names = [...new Set(rows.map((row) => row.verdict))].sort();
-  return names.map((name) => [name, rows.filter((row) => row.verdict === name)]).map(([name, own]) => `${own.length} ${name.replace("_", " ")}: mean reward ${plain(meanReward(own))}`).join("; ");
+  return names.map((name) => [name, rows.filter((row) => row.verdict === name)]).map(([name, own]) => `${own.length} ${name.replace("_", " ")}${own[0].reward === null ? "" : `: mean reward ${plain(meanReward(own))}`}`).join("; ");
 }
 
 /** The filters that keep some rollouts, and one for each way in which rollouts stopped: key -> [words, whether it keeps]. */
@@ -87,9 +87,10 @@ function drawList() {
   const rows = found.map((row) => {
     const clipped = row.clipped === null ? "" : ` · clipped ${(100 * row.clipped).toFixed(0)}%`;
     const stopped = row.stop_reason === "answered" ? "" : ` · ${row.stop_reason}`;
-    const figures = `reward ${plain(row.reward)}${stopped} · ${row.searches} searches · ${row.passages} passages · ${row.tokens} tokens${clipped}`;
+    const earned = row.reward === null ? "" : ` · reward ${plain(row.reward)}`;
+    const figures = `${earned}${stopped} · ${row.searches} searches · ${row.passages} passages · ${row.tokens} tokens${clipped}`;
     const verdict = make("span", { className: wrong(row) ? "bad" : "good" }, row.verdict);
-    const button = make("button", { type: "button" }, make("span", { dir: "auto" }, questions[row.question_id].slice(0, 160)), make("span", { className: "figures" }, verdict, ` · ${figures}`));
+    const button = make("button", { type: "button" }, make("span", { dir: "auto" }, questions[row.question_id].slice(0, 160)), make("span", { className: "figures" }, verdict, figures));
     if (row.question_id === state.question && row.sample === state.sample) button.setAttribute("aria-current", "true");
     button.addEventListener("click", () => show(row.question_id, row.sample));
     return make("li", {}, button);
@@ -159,6 +160,7 @@ async function show(question, sample) {
   const numbers = shown.length ? numbersOf(shown[0][0]) : [];
   if (!numbers.some(([key]) => key === state.key)) state.key = numbers[0]?.[0] ?? "";
   fill(byId("number"), numbers, state.key);
+  byId("number").parentElement.hidden = !numbers.length;
   const most = state.key ? scaleOf(shown.map(([row]) => row), state.key) : 0;
   drawLegend(byId("legend"), state.key, most);
   const cards = shown.map(([row, title]) => drawRollout(row, { key: state.key, most, title }));

@@ -138,7 +138,7 @@ export function drawRollout(rollout, { key, most, title }) {
   const card = make("article", { className: "card" });
   card.append(make("p", { className: "hint" }, title), make("h3", { dir: "auto" }, visible(short(rollout.question))));
   if (options.length) card.append(make("p", { className: "hint", dir: "auto" }, visible(short(options.join("; ")))));
-  const figures = [`reward ${plain(reward)}`, `stopped: ${rollout.stop_reason}`, rollout.gold ? `right: ${short(rollout.gold)}` : ""];
+  const figures = [rollout.mode === undefined ? `reward ${plain(reward)}` : "", `stopped: ${rollout.stop_reason}`, rollout.gold ? `right: ${short(rollout.gold)}` : ""];
   if (rollout.clip_bias_scale) figures.push(`correction's scale ${plain(rollout.clip_bias_scale)}`);
   card.append(make("p", {}, make("span", { className: right ? "good" : "bad" }, rollout.verdict), ` · ${figures.filter(Boolean).join(" · ")}`));
   if (rollout.error) card.append(make("p", { className: "wrong" }, visible(short(rollout.error))));

@@ -41,9 +41,11 @@ export function drawReports(place, runs) {
   place.replaceChildren(...found.flatMap(({ name, report, left_out }) => {
     const settings = Object.entries(report.settings ?? {}).map(([key, value]) => [key, typeof value === "string" ? value : JSON.stringify(value)]);
     const said = [...(left_out ? [left_out] : []), ...(report.conclusions ?? [])].map((line) => make("li", {}, line));
+    const [first, ...more] = (report.tables ?? []).map(drawTable);
+    const curves = make("div", { className: "curves" }, ...shares(report.modes ?? {}));
     return [
-      make("h2", {}, `Report of ${name}`), make("ul", {}, ...said), ...(report.tables ?? []).map(drawTable),
-      make("div", { className: "curves" }, ...shares(report.modes ?? {})),
+      make("h2", {}, `Report of ${name}`), make("ul", {}, ...said), ...(first ? [first] : []),
+      make("details", { hidden: !more.length }, make("summary", {}, "More tables and curves"), ...more, curves),
       make("details", { hidden: !settings.length }, make("summary", {}, "Settings"), drawTable({ title: "Settings", head: ["", ""], rows: settings })),
     ];
   }));
