@@ -112,8 +112,6 @@ class Calibration:
 def calibration(confidence: Sequence[float], correct: Sequence[bool], *, bins: int = 10) -> Calibration:
     """Expected calibration error with equal-width bins (arXiv 1706.04599, equation 3)."""
     p, right = np.asarray(confidence, dtype=np.float64), np.asarray(correct, dtype=np.float64)
-    if p.size == 0:
-        return Calibration(float("nan"), (), 0)
     place = np.minimum((p * bins).astype(int), bins - 1)
     inside = [place == index for index in np.unique(place)]
     rows = tuple((float(p[held].mean()), float(right[held].mean()), int(held.sum())) for held in inside)

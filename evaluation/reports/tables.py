@@ -11,6 +11,8 @@ from medagent.evaluation.statistics import Accuracy, Estimate
 from medagent.protocol import NOT_ADVICE
 from medagent.types import Question
 
+ERRORS = "Errors"  # the title of the table with a row per error
+
 
 @dataclass(frozen=True)
 class Table:
@@ -27,34 +29,13 @@ def tables(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) ->
     found = [Table("Result", head, _rows(reports)), trust_table(reports), open_table(reports), recall_table(reports)]
     found.append(Table("By subject", head, _subjects(reports)))
     errors = [(*each, mode.value) for mode, report in reports.items() for each in report.error_reasons]
-    found.append(Table("Errors", ("question", "reason", "mode"), errors))
+    found.append(Table(ERRORS, ("question", "reason", "mode"), errors))
     simple = {
         name: _counted(value) if isinstance(value, Accuracy) else f"{value:.1%} (expected)"
         for name, value in baselines(questions).items()
     }
     found.append(Table("Without any model", ("", ""), list(simple.items())))
     return [table for table in found if table.rows]
-
-
-def overview(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) -> Table:
-    """One row per mode, in 80 columns. "none": answers that name no one option. "cited": citation recall."""
-    rows = [
-        (
-            mode.value,
-            short(report.summary.overall),
-            _share(report.summary.lenient_accuracy) or "-",
-            str(sum(getattr(report.summary, part) for part in ("unparsed", "abstained", "no_answer", "errors"))),
-            f"{report.summary.searches_per_question:.2f}",
-            _share(report.summary.grounding.gold_all) or "-",
-            _share(report.summary.grounding.citation_recall) or "-",
-        )
-        for mode, report in reports.items()
-    ]
-    for name, value in baselines(questions).items():
-        cell = short(value) if isinstance(value, Accuracy) else f"{value:.1%}, expected"
-        rows.append((name, cell, "", "", "", "", ""))
-    head = ("mode", "strict [95%]", "lenient", "none", "searches", "gold", "cited")
-    return Table("", head, rows)
 
 
 def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:

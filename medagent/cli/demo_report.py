@@ -13,8 +13,7 @@ from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import Summary
 from medagent.evaluation.modes import Mode
-from medagent.evaluation.reports.tables import Table
-from medagent.evaluation.statistics import Accuracy
+from medagent.evaluation.reports.tables import Table, short
 from medagent.evidence.answers import checked
 from medagent.evidence.check import EvidenceCheck
 from medagent.protocol import TurnProtocol
@@ -25,7 +24,7 @@ SEARCH, SAMPLED, PERMUTED = Mode.SEARCH, "sampled", "permuted"
 Columns = Mapping[str, Mapping[str, Summary]]  # column -> part -> figures
 HEADINGS = {"examples": "after examples", "trained": "after RL"}  # of columns, as people read them
 ROWS: tuple[tuple[str, str, Callable[[Summary], str]], ...] = (
-    ("accuracy, greedy [95% interval]", SEARCH, lambda found: _with_interval(found.overall)),
+    ("accuracy, greedy [95% interval]", SEARCH, lambda found: short(found.overall)),
     ("  one-hop questions", SEARCH, lambda found: f"{found.by_type['one_hop'].accuracy:.1%}"),
     ("  two-hop questions", SEARCH, lambda found: f"{found.by_type['two_hop'].accuracy:.1%}"),
     ("  read leniently, without tags too", SEARCH, lambda found: f"{found.lenient_accuracy:.1%}"),
@@ -44,15 +43,11 @@ ROWS: tuple[tuple[str, str, Callable[[Summary], str]], ...] = (
 )
 
 
-def _with_interval(share: Accuracy) -> str:
-    return f"{share.accuracy:.1%} [{share.ci_low:.1%}, {share.ci_high:.1%}]"
-
-
 def line_of(found: Summary) -> str:
     """The figures of an agent, in a line."""
     kinds = ", ".join(f"{kind.replace('_', '-')} {share.accuracy:.0%}" for kind, share in found.by_type.items())
     return (
-        f"accuracy {_with_interval(found.overall)} (95% interval), n = {found.overall.n}: {kinds}; read leniently "
+        f"accuracy {short(found.overall)} (95% interval), n = {found.overall.n}: {kinds}; read leniently "
         f"{found.lenient_accuracy:.1%}; {found.searches_per_question:.2f} searches per question"
     )
 

@@ -20,7 +20,7 @@ from medagent.evaluation.metrics import ModeReport, prompt_too_long
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.predictions import Prediction, usage_line
 from medagent.evaluation.prompting import DESCRIPTIONS
-from medagent.evaluation.reports.tables import Table, open_table, overview, recall_table, trust_table
+from medagent.evaluation.reports.tables import ERRORS, Table, tables
 from medagent.evaluation.statistics import PairedComparison, SeedsComparison, wilson_interval
 from medagent.evaluation.trust.injections import obeyed_anyway
 
@@ -82,24 +82,12 @@ class EvaluationBar(EvaluationCallback):
 def print_evaluation(found: Evaluation, out: Path, console: Console) -> None:
     """Print the tables, what should be known about them, and where the reports are."""
     reports, predictions = found.reports, found.predictions
-    console.print(shown_table(overview(reports, found.questions)))
-    console.print("[dim]none: no one option named. gold: all gold passages found. cited: citation recall.[/dim]")
-    for table in (trust_table(reports), open_table(reports), recall_table(reports)):
-        if table.rows:
+    for table in tables(reports, found.questions):
+        if table.title != ERRORS:  # of which lines by reason are told below
             console.print(shown_table(table))
     for line in (_obeyed_anyway(predictions), usage_line(found.usage, found.usage["price"], answers=len(predictions))):
         if line:
             console.print(line)
-    for mode, report in reports.items():
-        if report.sampling:
-            sampled = report.sampling
-            console.print(
-                f"{mode.value}, {sampled.samples} samples: mean {sampled.mean_accuracy:.1%} "
-                f"[{100 * sampled.ci_low:.1f}, {100 * sampled.ci_high:.1f}], majority vote "
-                f"{sampled.majority_vote:.1%} (tied on {sampled.tied:.1%}), pass@{sampled.samples} "
-                f"{sampled.pass_at_k[sampled.samples]:.1%}; "
-                "the table above has the first sample alone."
-            )
     for line in _error_lines(reports):
         console.print(line, style="yellow", markup=False)
     too_long = sum(prompt_too_long(prediction.rollout) for prediction in predictions)

@@ -22,7 +22,7 @@ from medagent.evaluation.benchmarks.source import source_named
 from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprint
 from medagent.evaluation.question_making.making import Making, make_questions, question_row
 from medagent.evaluation.question_making.writer import Writer
-from medagent.evaluation.reports.tables import Table, interval
+from medagent.evaluation.reports.tables import Table, interval, short
 from medagent.evaluation.rubrics.judging import PROMPTS_SHA256, Asking, JudgeSettings, RubricReport
 from medagent.evaluation.rubrics.responder import Responder
 from medagent.evaluation.statistics import Accuracy, Estimate
@@ -132,7 +132,7 @@ def _print(found: Acceptance, console: Console) -> None:
 
 
 def _share(share: Accuracy) -> str:
-    return f"{share.accuracy:6.1%} [{share.ci_low:.1%}, {share.ci_high:.1%}] of {share.n}" if share.n else "no question"
+    return f"{short(share)} of {share.n}" if share.n else "no question"
 
 
 PRINTED = 5  # questions that are also printed

@@ -215,7 +215,7 @@ def test_the_table_shows_what_was_measured_and_leaves_the_rest_empty() -> None:
     table = report_table(columns, halved=True)
     rows = {name: cells for name, *cells in table.rows}
     assert table.head == ("", "untrained", "after examples", "after RL")
-    assert rows["accuracy, greedy [95% interval]"][2] == "50.0% [25.0%, 75.0%]"
+    assert rows["accuracy, greedy [95% interval]"][2] == "50.0% [25.0, 75.0]"
     assert rows["  two-hop questions"] == ["25.0%"] * 3
     assert rows["one search given, then the answer, read so too (chance 25%)"] == ["62.5%", "", ""]
     assert rows["searches return unrelated passages (chance 25%)"] == ["", "20.0%", "20.0%"]
