@@ -63,7 +63,7 @@ def test_every_list_takes_numbers_as_text(words: tuple[str, ...], name: str, pos
 def test_every_text_stays_as_it_is_typed(words: tuple[str, ...]) -> None:
     names = [name for of, name, given, kind in OPTIONS if of == words and kind in ("str", "str | None") and not given]
     for word in ("00123", "1e5", "true", "2024-01-01") if names else ():  # null says that an option is not given
-        found = parsed(words, *["x"][: words == ("table",)], *(f"--{name}={word}" for name in names))
+        found = parsed(words, *["x"][: words == ("view",)], *(f"--{name}={word}" for name in names))
         assert {found[name] for name in names} == {word}
 
 
