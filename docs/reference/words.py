@@ -110,6 +110,8 @@ CLASS_WORDS: dict[str, str] = {
     "Thresholds.warnings_for_alarm": "Different signs in one iteration that are an alarm without a fall of success.",
     "Thresholds.held_out_fall": "Alarm where held-out accuracy over two iterations lies this share below its best.",
     "Thresholds.held_out_decides": "Whether held-out accuracy alone raises alarms, once measured twice running.",
+    "TrackioLogger.project": "Project of trackio.",
+    "TrackioLogger.run": "Name of the run; null lets trackio name it.",
     "RolloutRecords.every": "Iterations from one record to the next, beginning with the first iteration.",
     "RolloutRecords.limit": "Rollouts per record, the first of the iteration; null keeps all.",
     # Model.

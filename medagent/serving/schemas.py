@@ -13,7 +13,8 @@ from medagent.types import LETTERS
 from medagent.untrusted_text import is_blank
 
 SHAPES: dict[str, Any] = packaged("medagent.serving", "answers.yaml")
-ERROR = {"application/json": {"schema": SHAPES["error"]}}
+JSON = "application/json"
+ERROR = {JSON: {"schema": SHAPES["error"]}}
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"description": "the request is wrong, or too many questions wait (429)", "content": ERROR},
     "5XX": {"description": "the agent, its corpus or its model's server failed", "content": ERROR},
@@ -23,7 +24,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 def answers_with(schema: Mapping[str, Any]) -> dict[int | str, dict[str, Any]]:
     """The answers of a call that may stream, for FastAPI's `responses`."""
     event = {"type": "object", "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}
-    content = {"application/json": {"schema": schema}, "text/event-stream": {"schema": event}}
+    content = {JSON: {"schema": schema}, "text/event-stream": {"schema": event}}
     return {**ERRORS, 200: {"description": "the answer, or its steps as events", "content": content}}
 
 
