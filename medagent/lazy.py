@@ -25,7 +25,7 @@ def patterns(package: str, name: str, flags: int = 0) -> dict[str, re.Pattern[st
 
     def whole(pattern: str | list[str]) -> str:
         text = pattern if isinstance(pattern, str) else "|".join(pattern)
-        for part, meant in said.get("parts", {}).items():
+        for part, meant in said["parts"].items():
             text = text.replace(f"{{{part}}}", meant if isinstance(meant, str) else "|".join(meant))
         return text
 

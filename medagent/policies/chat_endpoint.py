@@ -17,7 +17,6 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from medagent.call_syntax import call_of, query_of
 from medagent.errors import EndpointError, PolicyError
-from medagent.lazy import patterns
 from medagent.pieces import TOOL_CALL, Block
 from medagent.policies.http_endpoint import Endpoint, status_of
 from medagent.policies.turn_ends import first_end
@@ -27,7 +26,16 @@ from medagent.tool_calls import SEARCH_FUNCTION
 from medagent.types import Limits, Usage
 
 REMOTE_LIMITS = Limits(max_turns=6, max_turn_tokens=1024, max_observation_tokens=8_000, max_total_tokens=120_000)
-_REFUSALS = patterns("medagent.policies", "refusals.yaml")
+# Words of a provider that refuses one question. The run goes on with the others.
+_FILTERED = re.compile(
+    r"content[_ ](?:filter|management|policy)|invalid_prompt|usage policy|flagged|moderation|safety", re.IGNORECASE
+)
+_TOO_LONG = re.compile(r"context[_ ]length|maximum context|context window|too many tokens|too long", re.IGNORECASE)
+_UNSUPPORTED = re.compile(
+    r"unsupported|not support|unrecognized|unknown|not permitted|(?:not|is) allowed|deprecated|unexpected keyword"
+    r"|requires --|that support tool",
+    re.IGNORECASE,
+)
 _LENGTH = ("max_tokens", "max_completion_tokens")  # newer models of OpenAI take the second alone
 _OPTIONAL = ("temperature", "seed", "stop", "tools")  # which some models refuse
 
@@ -88,9 +96,9 @@ class RemotePolicy(Policy):
             if status not in (400, 404, 422, 500) or not self._learns_to_leave_out(answer.text, asked):
                 break
         if status in (400, 403, 413, 422):  # ends this question, not the run
-            if _REFUSALS["filtered"].search(answer.text):
+            if _FILTERED.search(answer.text):
                 return ChatReply("", "", TurnStop.REFUSED)
-            if _REFUSALS["too_long"].search(answer.text):
+            if _TOO_LONG.search(answer.text):
                 return ChatReply("", "", TurnStop.LENGTH)
         raise endpoint.refusal(answer, self.model)
 
@@ -99,7 +107,7 @@ class RemotePolicy(Policy):
 
         Another request may have learnt it meanwhile.
         """
-        if not _REFUSALS["unsupported"].search(said):
+        if not _UNSUPPORTED.search(said):
             return False
         named = [name for name in (_LENGTH[0], *_OPTIONAL) if re.search(rf"\b{name.removesuffix('s')}s?\b", said)]
         found = [name for name in named if name in asked and name not in self.parameters][:1]

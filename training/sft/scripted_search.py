@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.environment import AgentSettings
 from medagent.evaluation.grading.option_named import normalise
-from medagent.lazy import packaged, patterns
 from medagent.protocol import TurnProtocol
 from medagent.retrieval.analysis import STOPWORDS, Analyser
 from medagent.retrieval.chunking import sentence_spans
@@ -23,18 +22,31 @@ from medagent.retrieval.passages import Hit, Passage, names_found
 from medagent.types import Question
 from medagent.untrusted_text import harmless, harmless_passages
 
-_FILE = "medagent.training.sft", "scripted_search.yaml"
-_WORDS = {name: frozenset(words.split()) for name, words in packaged(*_FILE)["words"].items()}
-_SAYS_NOTHING = STOPWORDS | _WORDS["nothing"]
-_DESCRIPTION = patterns(*_FILE)["description"]
+# Words of a question that say nothing about its subject.
+_SAYS_NOTHING = STOPWORDS | frozenset(
+    "after also among any because before best between both during each following give given he her his likely "
+    "list me most name no not please she show shows so some than used usual usually very you your".split()
+)
+# Nouns that a description begins with ("the disease caused by ..."): the next query has a name in its place.
+_DESCRIBED = frozenset(
+    "condition disease disorder illness infection man patient people person syndrome thing woman".split()
+)
 _WORD = re.compile(r"[^\W_]+(?:[-'’/.][^\W_]+)*")
 # Names within a sentence: words with a capital letter or a digit, joined by what joins names.
 _NAMED = r"(?:[^\W\d_]*[A-Z0-9][\w-]*)"
 _NAME = re.compile(rf"{_NAMED}(?:[ -](?:(?:of|de|von|the) )?{_NAMED})*")
+# A thing that a question describes instead of naming it, and what follows.
+_DESCRIPTION = re.compile(
+    r"\bthe (?:condition|disease|disorder|illness|infection|syndrome)\b,? "
+    r"(?=that\b|which\b|whose\b|with\b|in which\b|caused\b|characteri[sz]ed\b|due\b|marked\b|result)(.+)",
+    re.IGNORECASE | re.DOTALL,
+)
 MOST_WORDS = 12  # of a query
 LONGEST_TITLE = 8  # words; a longer title is a sentence, and names nothing
 RARE = 0.02  # share of the passages up to which a word in lower case is a term
 ON_TOPIC = 0.3  # share of a query's weight that a passage must hold to be about it
+# Answers that are judgements. They stand in texts by chance, so only gold passages show them.
+_JUDGEMENTS = frozenset(("yes", "no", "maybe", "true", "false", "none"))
 _PART = re.compile(r"([^\W_]+)")
 _JOINS = re.compile(r"[\s\-‐‑–/]+")
 _BEFORE = r"(?<!\w)(?<!\d[.,])(?<!\bnon-)(?<!\bnon )(?<!\bnot )(?<!\bno )(?<!\banti-)"
@@ -133,10 +145,10 @@ def next_query(question: str, bridge: str, passage: str) -> str:
     """
     words, known = words_of(question), stems(passage)
     told = [at for at, word in enumerate(words) if (found := stems(word)) and found <= known]
-    heads = [at for at, word in enumerate(words) if word.lower() in _WORDS["described"] and told and at < told[-1]]
+    heads = [at for at, word in enumerate(words) if word.lower() in _DESCRIBED and told and at < told[-1]]
     if heads:
         words = words[: heads[0]] + words[told[-1] + 1 :]
-    asked = without([word for word in words if word.lower() not in _WORDS["described"]], stems(bridge))
+    asked = without([word for word in words if word.lower() not in _DESCRIBED], stems(bridge))
     return " ".join([bridge, *(without(asked, known) or asked)][:MOST_WORDS])
 
 
@@ -219,9 +231,9 @@ def says(text: str, golds: Sequence[str]) -> bool:
 
 def _wording(text: str, golds: Sequence[str], right: set[str], *, judged: bool) -> str | None:
     """The answer in a passage's words; a judgement has none and needs a gold passage."""
-    if right and right <= _WORDS["judgements"]:
+    if right and right <= _JUDGEMENTS:
         return "" if judged else None
-    spoken = (gold for gold in golds if normalise(gold) not in _WORDS["judgements"])
+    spoken = (gold for gold in golds if normalise(gold) not in _JUDGEMENTS)
     found = [match[0] for gold in spoken for match in _pattern(gold).finditer(text)]
     return min(found, key=lambda each: normalise(each) not in right, default=None)
 
