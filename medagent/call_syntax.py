@@ -13,14 +13,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from medagent.lazy import packaged
 from medagent.tool_calls import Message, ToolCall
 
 Functions = Sequence[Mapping[str, Any]]  # schemas in OpenAI's form
 Span = tuple[int, int, str, str, str]  # where a text may call, what it says there, the mark and the name before that
 
-# What opens a call: what closes it, and how a call looks.
-_FORMS: dict[str, tuple[str, str]] = packaged("medagent", "call_forms.yaml")
+_JSON = '{"name": "search", "arguments": {"query": "..."}}'
+_FORMS = {  # what opens a call: what closes it, and how a call looks
+    "<tool_call>": ("</tool_call>", f"<tool_call>{_JSON}</tool_call>"),
+    "<function=": ("</function>", "<function=search><parameter=query>...</parameter></function>"),
+    "<invoke name=": ("</invoke>", '<invoke name="search"><parameter name="query">...</parameter></invoke>'),
+    "<|tool_call|>": ("<|/tool_call|>", f"<|tool_call|>[{_JSON}]"),
+    "<|python_tag|>": ("<|eom_id|>", '<|python_tag|>{"name": "search", "parameters": {"query": "..."}}'),
+    "[TOOL_CALLS]": ("</s>", f"[TOOL_CALLS][{_JSON}]"),
+    "[ARGS]": ("</s>", '[TOOL_CALLS]search[ARGS]{"query": "..."}'),
+    "<start_function_call>": (
+        "<end_function_call>",
+        "<start_function_call>call:search{query:<escape>...<escape>}<end_function_call>",
+    ),
+    "<|tool_call>": ("<tool_call|>", '<|tool_call>call:search{query:<|"|>...<|"|>}<tool_call|>'),
+    "<｜tool▁call▁begin｜>": ("<｜tool▁call▁end｜>", 'search<｜tool▁sep｜>{"query": "..."}'),
+    "<|tool_call_begin|>": ("<|tool_call_end|>", 'functions.search:0<|tool_call_argument_begin|>{"query": "..."}'),
+    "<arg_key>": ("", "<tool_call>search<arg_key>query</arg_key><arg_value>...</arg_value></tool_call>"),
+    "<|message|>": ("", 'commentary to=functions.search<|message|>{"query": "..."}<|call|>'),
+    "```": ("```", '```tool_code\nsearch(query="...")\n```'),
+}
 _ARGUMENTS = "function", "arguments", "parameters", "input", "args", "action_input"
 _WHOLE = "*"  # stands for the mark of a text that is nothing but a call
 _NAMED = "<function=", "<invoke name="  # marks that are part of the call

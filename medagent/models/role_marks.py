@@ -10,12 +10,10 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from medagent.lazy import packaged, patterns
 from medagent.models.chat_template import day_of, render
 
 LONGEST_MARK = 48  # characters; what is longer is prose, such as a default system prompt
@@ -41,9 +39,26 @@ _NAMES_A_ROLE = re.compile(r"[<\[【〈《「『«‹]+[/|]*\w[\w -]*[|]*[>\]】
 _PIECE = re.compile(r"\d+|[^\W\d_]+|[^\w\s]|_")
 _LEADS = re.compile(r"^[^\W\d_][\w ]{0,30}:", re.MULTILINE)  # such as Action: and Observation:, around calls
 _RECIPIENT = re.compile(r"=\w+\.(?=search\b)")  # as in to=functions.search
-_FILE = "medagent.models", "role_marks.yaml"
-_GAP, _LINE_START = itemgetter("gap", "line_start")(packaged(*_FILE)["parts"])
-_WIDESPREAD = patterns(*_FILE)["widespread"]  # used where neither tokenizer nor template is known
+_GAP = r"\s{0,3}"
+_LINE_START = r"^[^\S\n]{0,8}(?:[-*_>#•\"'][^\S\n]{0,2}){0,6}"
+
+# Neither tokenizer nor template of a model behind an endpoint is known. These are the marks of the common families.
+_ROLES = "assistant|user|human|system"
+_WIDESPREAD = re.compile(
+    r"<\s?\|\s?[^<>|\s]{1,40}\s?(?:\|\s?)?>|<[^<>|\s]{1,40}\|>|\[\|[^\[\]|\s]{1,40}\|\]"  # bars on one side or both
+    r"|<\s?/?\s?[a-z]{2,20}(?:[_:][a-z0-9]{1,20}){1,6}(?:[\s=][^<>\n]{0,80})?>"  # such as <start_of_turn>, <seed:eos>
+    r"|</?(?:s|bos|eos|pad|unk|sep|cls|mask|[se]o[aehmpst]|tools|role|(?:unused|reserved|special|extra)\d{1,5})>"
+    rf"|</?(?:{_ROLES}|model|bot|tool|developer)>|</?(?:function|parameter|message)[\s=][^<>\n]{{1,80}}>"
+    r"|<\s?<\s?/?\s?SYS\s?>\s?>|\[\s?/?\s?(?:INST|THINK|gMASK|sMASK"  # [PAD], [BOS] and [CLS] are diseases too
+    r"|(?:SYSTEM|TOOL|AVAILABLE|CALL|MODEL)_(?:PROMPT|TOOLS?|CALLS?|RESULTS?|CONTENT|ID|SETTINGS))\s?\]"
+    r"|\]~!?b[\[\]]|\[e~\["
+    rf"|#{{2,4}}{_GAP}(?:{_ROLES}|model|instruction|input|response){_GAP}:"
+    rf"|^#{{2,4}}{_GAP}(?:{_ROLES})[^\S\n]{{0,3}}$"
+    rf"|{_LINE_START}(?:{_ROLES}){_GAP}:"
+    # Within a line lower-case roles are prose, "Nervous System: ..." is a heading, and Human:mouse a ratio.
+    rf"|(?<![\w-])(?-i:USER|ASSISTANT|HUMAN|User|Assistant|Human(?!:[a-z])){_GAP}:|(?<=[.!?]\s)System{_GAP}:",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
