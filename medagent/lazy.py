@@ -1,7 +1,6 @@
 """What packages of all floors need: names that are imported when they are first used, and YAML files of their own."""
 
 import ast
-import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -17,19 +16,6 @@ def packaged(package: str, name: str) -> Any:
     import yaml  # which a package that reads no file does not wait for
 
     return yaml.safe_load(files(package).joinpath(name).read_text(encoding="utf-8"))
-
-
-def patterns(package: str, name: str, flags: int = 0) -> dict[str, re.Pattern[str]]:
-    """The `patterns` of a YAML file of a package: lists of alternatives, with its `parts` for their names in braces."""
-    said = packaged(package, name)
-
-    def whole(pattern: str | list[str]) -> str:
-        text = pattern if isinstance(pattern, str) else "|".join(pattern)
-        for part, meant in said["parts"].items():
-            text = text.replace(f"{{{part}}}", meant if isinstance(meant, str) else "|".join(meant))
-        return text
-
-    return {key: re.compile(whole(pattern), flags) for key, pattern in said["patterns"].items()}
 
 
 def homes_in(package: str, file: str) -> dict[str, str]:

@@ -6,12 +6,12 @@ LibreChat and Open WebUI send them as messages in English, known by their words.
 import json
 import re
 
-from medagent.lazy import packaged, patterns
-from medagent.serving.rewriting import standing_alone
+from medagent.lazy import packaged
+from medagent.serving.rewriting import phrases, standing_alone
 
 LOOKED_AT = 4_000  # characters of an instruction
 FILE = "utility_prompts.yaml"
-SAYS = patterns("medagent.serving", FILE, re.IGNORECASE)
+SAYS = phrases(FILE, re.IGNORECASE)
 _KINDS = {kind: re.compile(said, re.IGNORECASE) for kind, said in packaged("medagent.serving", FILE)["kinds"].items()}
 TITLE_WORDS = 6
 _AS_JSON = re.compile(r"\bjson\b", re.IGNORECASE)

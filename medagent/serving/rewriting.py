@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.evidence.sentences import denies
 from medagent.evidence.words import asked_for, folded, form, forms, subject_words, without_kinds
-from medagent.lazy import patterns
+from medagent.lazy import packaged
 from medagent.pieces import Piece
 from medagent.plain_protocol import PlainProtocol
 from medagent.policy import Policy, TurnStop
@@ -28,7 +28,21 @@ from medagent.protocol import TagProtocol, neutralise
 
 LONGEST_NAME, LONGEST = 100, 8_000  # characters of a fragment or a subject, and of a completed question
 _NO_CLAUSE = 7  # words of a fragment
-SAYS = patterns("medagent.serving", "rewriting.yaml")
+
+
+def phrases(file: str, flags: int = 0) -> dict[str, re.Pattern[str]]:
+    """The `patterns` of a packaged file, with its `parts` in place of their names in braces."""
+    said = packaged("medagent.serving", file)
+
+    def whole(pattern: str) -> str:
+        for name, part in said["parts"].items():
+            pattern = pattern.replace(f"{{{name}}}", part)
+        return pattern
+
+    return {name: re.compile(whole(pattern), flags) for name, pattern in said["patterns"].items()}
+
+
+SAYS = phrases("rewriting.yaml")
 _TALK = frozenset(
     "am question thing same again too okay ok before fails failed works worse old years sure so second last".split()
 )

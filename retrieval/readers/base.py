@@ -14,7 +14,6 @@ from typing import IO
 
 from charset_normalizer import from_bytes
 
-from medagent.lazy import patterns
 from medagent.retrieval.chunking import Document
 from medagent.retrieval.documents import ARTICLE_OF, PREPRINT, PREPRINT_OF, Kind
 from medagent.retrieval.passages import Passage
@@ -28,7 +27,24 @@ MAX_SPAN = 60  # columns or rows of one cell
 MAX_FILE_BYTES = 256 << 20  # bytes that are one document, and therefore held at once
 # A damaged or truncated archive. A disk that fails is another matter: it ends the build.
 UNREADABLE = (gzip.BadGzipFile, EOFError, zlib.error)
-_TITLES = patterns("medagent.retrieval.readers", "retractions.yaml")
+_THING = r"(?:article|paper|publication|chapter|manuscript|study|review|report|letter|protocol)"
+_RETRACTED = re.compile(
+    rf"^\W*(?i:(?:this {_THING} (?:has been|was) )?(?:retracted|withdrawn)|temporary removal|removed)"
+    rf"(?:\s+(?i:{_THING}))?\s*(?::|[\])\u2013\u2014]|\.$|$)"
+    r"|^\W*(?:RETRACTED|WITHDRAWN)\b(?=.*[a-z])"  # and not a title that is all in capitals
+    rf"|^\W*(?i:{_THING} (?:retracted|withdrawn)\s*:)"
+    rf"|[:.\u2013\u2014-]\s*(?i:retracted|withdrawn)(?:\s+(?i:{_THING}))?\W*$"
+    rf"|[\[(]\s*(?i:retracted|withdrawn)(?:\s+(?i:{_THING}))?\s*(?:[.:,;][^\])]*|(?i:see|in|by)\b[^\])]*)?[\])]\W*$"
+)
+_NOTICE = re.compile(
+    r"^\W*(?:(?:notice|statement|note|notification) of )(?:retraction|withdrawal)\b"
+    r"|^\W*(?:editorial |publisher(?:'s|\u2019s)? |authors?(?:'s?|s?\u2019)? )?retraction"
+    r"(?:\s+(?:notice|note|statement|and republication))?\s*(?:[:\u2014]|\.(?:\s|$)|(?:to|for)\s*[:\"\u201c\u2018'])"
+    r"|^\W*retraction (?:to|for) [A-Z][\w'\u2019-]+ et al\b"
+    r"|^\W*(?:retraction|withdrawal|removal) (?:notice|note|statement)\b"
+    rf"|^\W*retraction (?:of|to|for)\s*(?:{_THING}\b|[:\"\u201c\u2018'])",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -154,12 +170,12 @@ def _codec(declared: str) -> str:
 
 def is_retracted(title: str) -> bool:
     """Whether a title marks its article as retracted or withdrawn."""
-    return bool(_TITLES["retracted"].search(title))
+    return bool(_RETRACTED.search(title))
 
 
 def retraction_in_title(title: str) -> str:
     """Why an article with this title is left out; empty where its title says nothing."""
-    if _TITLES["notice"].search(title):
+    if _NOTICE.search(title):
         return "is the notice of a retraction"
     return "is a retracted article" if is_retracted(title) else ""
 
