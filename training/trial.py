@@ -3,6 +3,8 @@
 import resource
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
@@ -31,14 +33,12 @@ from medagent.types import Question, Rollout
 
 SHOWN = 5  # tokens whose log-probs differ most
 MOST_MOVED = 0.5  # nats, by one update: the starter's rate moves them by 0.16, and ten times that rate by 0.84
-UPDATE = (
-    "policy/grad_norm",
-    "policy/clip_fraction",
-    "policy/ratio_max",
-    "kl/reference",
-    "policy/entropy",
-    "critic/loss",
-)
+UPDATE = "policy/grad_norm policy/clip_fraction policy/ratio_max kl/reference policy/entropy critic/loss".split()
+# A second pass over the same rollouts reads them once more after the first optimizer step.
+SMALL = (
+    "--data.num_questions=2 --data.num_samples=4 --data.num_minibatches=1 --data.num_micro_batches=1 "
+    "--data.num_epochs=2 --model.lr_warmup_iterations=0 --trainer.max_epochs=1 --trainer.check_val_every_n_epoch=2"
+).split()
 
 
 def check_command(args: list[str]) -> None:
@@ -49,15 +49,7 @@ def check_command(args: list[str]) -> None:
     MedagentError if it finds a mistake, of which it names the remedy.
     """
     with TemporaryDirectory(prefix="medagent-check-") as folder:
-        # A second pass over the same rollouts reads them once more after the first optimizer step.
-        small = {"num_questions": 2, "num_samples": 4, "num_minibatches": 1, "num_micro_batches": 1, "num_epochs": 2}
-        ours = [f"--data.{name}={value}" for name, value in small.items()]
-        ours += [
-            "--model.lr_warmup_iterations=0",
-            "--trainer.max_epochs=1",
-            f"--trainer.default_root_dir={folder}",
-            "--trainer.check_val_every_n_epoch=2",
-        ]
+        ours = [*SMALL, f"--trainer.default_root_dir={folder}"]
         cli = fit([*args, *ours], AgentModule, RolloutData, command="check", description=str(check_command.__doc__))
         module, data = cli.model, cli.datamodule
         assert isinstance(module, AgentModule)
@@ -110,24 +102,17 @@ def gaps(rows: Sequence[Mapping[str, Any]], *names: str) -> Iterator[tuple[float
 
 def as_marked_tokens(rollout: Rollout, tokenizer: PreTrainedTokenizerBase) -> str:
     """The tokens of a rollout with a bar between them, and those of the policy in marks."""
-    said, inside = list[str](), False
-    for text, sampled in zip(
-        token_texts(tokenizer, [max(0, each) for each in rollout.token_ids]), rollout.loss_mask, strict=True
-    ):
-        if sampled != inside:
-            said.append("\u00ab" if sampled else "\u00bb")
-            inside = sampled
-        said.append(text)
-    return "|".join(said + ["\u00bb"] * inside)
+    texts = token_texts(tokenizer, [max(0, each) for each in rollout.token_ids])
+    parts = groupby(zip(texts, rollout.loss_mask, strict=True), key=itemgetter(1))
+    said = ((sampled, "|".join(text for text, _ in part)) for sampled, part in parts)
+    return "|".join(f"\u00ab|{text}|\u00bb" if sampled else text for sampled, text in said)
 
 
 def memory_line() -> str:
     """The most memory that the process has taken, and a GPU's."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    said = f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30:.1f} GiB at most"
-    return said + (
-        f", {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB of the GPU" if torch.cuda.is_available() else ""
-    )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    of_gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+    return f"{peak / 2**30:.1f} GiB at most" + (f", {of_gpu / 2**30:.1f} GiB of the GPU" if of_gpu else "")
 
 
 def mistakes(rollouts: Sequence[Rollout], questions: Sequence[Question], data: RolloutData) -> Iterator[str]:
