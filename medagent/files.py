@@ -15,7 +15,7 @@ def write_whole(path: Path, text: str, *, private: bool = False) -> None:
     part, content = path.with_name(path.name + ".part"), text.encode()
     try:
         with open(part, "wb", opener=_private if private else None) as file:
-            file.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+            file.write(gzip.compress(content, 6, mtime=0) if path.suffix == ".gz" else content)
         os.replace(part, path)
     except OSError:
         part.unlink(missing_ok=True)  # it would hold the space that others lack

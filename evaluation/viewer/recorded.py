@@ -4,7 +4,6 @@ import csv
 import gzip
 import json
 import math
-import re
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,6 @@ from medagent.evaluation.answer_folder import JsonLog
 from medagent.files import write_whole
 
 ROLLOUTS, PREDICTIONS, EVENTS, REPORT = "rollouts", "predictions.jsonl", "collapse.json", "report.json"
-ITERATION = re.compile(r"iteration_(\d{4,})\.jsonl\.gz")
 Row = dict[str, Any]
 
 
@@ -100,8 +98,8 @@ class RecordedRun:
         if self._answers.exists():
             return list(self._by_mode())
         places = sorted((self.folder / ROLLOUTS).glob("iteration_*.jsonl.gz"))
-        found = [ITERATION.fullmatch(place.name) for place in places if summary_path(place).exists()]
-        return [str(int(name[1])) for name in found if name]
+        numbers = [place.name[10:-9] for place in places if summary_path(place).exists()]
+        return [str(int(number)) for number in numbers if number.isdecimal()]
 
     def lines(self, name: str) -> bytes:
         """The rollouts of a part as compressed JSON lines. KeyError where there is none of this name."""

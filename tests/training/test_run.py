@@ -143,8 +143,9 @@ def test_a_killed_run_goes_on_to_the_same_numbers(train_index: Path, tmp_path: P
     assert [row["epoch"] for row in read_metrics(run)] == [0, 1, 2]
     assert numbers(run) == numbers(other)
     for iteration in range(3):
-        name = f"iteration_{iteration:04d}.jsonl.gz"
-        assert (run / "rollouts" / name).read_bytes() == (other / "rollouts" / name).read_bytes()
+        for end in ("jsonl.gz", "summary.json"):
+            name = f"iteration_{iteration:04d}.{end}"
+            assert (run / "rollouts" / name).read_bytes() == (other / "rollouts" / name).read_bytes()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file was opened, not yet held

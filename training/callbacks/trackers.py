@@ -1,7 +1,7 @@
 """Recorded rollouts for the trackers among a run's loggers: tables in W&B and trackio, traces in MLflow."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -19,30 +19,27 @@ class TrackioLogger(Logger):
     """Metrics and rollouts for `trackio show`. Where the project has a run of this name, it goes on."""
 
     name, version = "trackio", ""
+    _run: Any = None
 
     def __init__(self, project: str = "medagent", run: str | None = None) -> None:
         with needs_package("TrackioLogger", "trackio", "trackio"):
             import trackio
-        self._trackio: Any = trackio
-        self._settings: dict[str, Any] = {"project": project, "name": run, "resume": "allow"}
-
-    @cached_property
-    def _run(self) -> Any:
-        return self._trackio.init(**self._settings)
+        self._table, self._begin = trackio.Table, partial(trackio.init, project, run, resume="allow")
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         """Give the run its configuration, before it begins."""
-        self._settings["config"] = {name: each for name, each in dict(params).items() if not name.startswith("_")}
+        self._begin.keywords["config"] = {name: each for name, each in dict(params).items() if not name.startswith("_")}
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Log an optimizer step's or an iteration's figures."""
+        self._run = self._run or self._begin()
         self._run.log(dict(metrics), step=step)
 
     def log_table(self, key: str, columns: list[str], data: list[list[Any]], step: int) -> None:
         """Log rows of values, as `WandbLogger.log_table` does."""
-        self.log_metrics({key: self._trackio.Table(columns, data)}, step)
+        self.log_metrics({key: self._table(columns, data)}, step)
 
 
 def track(trainer: Trainer, rows: Sequence[Row], failed: set[str]) -> None:
