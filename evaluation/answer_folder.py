@@ -44,7 +44,7 @@ def begin(
     """Begin a run in a folder, or go on with the same one; call under the folder's lock.
 
     config.json keeps `identity`, which says what is measured. With `overwrite`, or while `log` is empty, a folder that
-    was begun with another identity is begun anew.
+    was begun with another identity is begun anew, without its report.json.
 
     Raises:
         ConfigError: the folder holds another run.
@@ -62,7 +62,8 @@ def begin(
             old, new = (f"{differing[0]} = {each.get(differing[0])!r}" for each in (found, wanted))
             remedy = "." if log is None else ", or --overwrite true to begin anew there."
             raise ConfigError(f"{folder}: holds {kind} with {old}, now {new}. Give another --out{remedy}")
-        log.unlink(missing_ok=True)  # first, so that old answers never stand under new settings
+        for old in (log, folder / "report.json"):  # first, so that nothing old stands under new settings
+            old.unlink(missing_ok=True)
     elif log is not None and log.exists():
         raise ConfigError(f"{folder}: holds {log.name} and no config.json. Give another --out.")
     write_json(path, wanted)

@@ -130,8 +130,10 @@ def test_overwrite_drops_answers_of_another_identity(tmp_path: Path) -> None:
     run_plan(one, QUESTIONS[:3], Plan(), tmp_path, identity={"agent": 1})
     kept = run_plan(two, QUESTIONS[:3], Plan(), tmp_path, identity={"agent": 1}, overwrite=True)
     assert [p.rollout.answer for p in kept] == ["(A)"] * 3, "the same evaluation goes on, overwrite or not"
+    (tmp_path / "report.json").touch()
     anew = run_plan(two, QUESTIONS[:3], Plan(), tmp_path, identity={"agent": 2}, overwrite=True)
     assert [p.rollout.answer for p in anew] == ["(B)"] * 3
+    assert not (tmp_path / "report.json").exists(), "which tells of the old answers"
     (tmp_path / "config.json").unlink()
     with pytest.raises(ConfigError, match=r"no config\.json"):
         run_plan(one, QUESTIONS[:3], Plan(), tmp_path, identity={"agent": 3})
