@@ -37,7 +37,8 @@ UPDATE = "policy/grad_norm policy/clip_fraction policy/ratio_max kl/reference po
 # A second pass over the same rollouts reads them once more after the first optimizer step.
 SMALL = (
     "--data.num_questions=2 --data.num_samples=4 --data.num_minibatches=1 --data.num_micro_batches=1 "
-    "--data.num_epochs=2 --model.lr_warmup_iterations=0 --trainer.max_epochs=1 --trainer.check_val_every_n_epoch=2"
+    "--data.num_epochs=2 --model.lr_warmup_iterations=0 --trainer.max_epochs=1 --trainer.check_val_every_n_epoch=2 "
+    "--trainer.logger=null"
 ).split()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -126,9 +127,11 @@ def test_a_trial_prints_what_happened_and_leaves_nothing(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    given = arguments(tmp_path / "run", train_index, epochs=7)
+    kept, config = tmp_path / "kept", tmp_path / "logger.yaml"
+    logger = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": str(kept)}}
+    config.write_text(json.dumps({"trainer": {"logger": logger}}))
     try:
-        check_command(given)
+        check_command([*arguments(tmp_path / "run", train_index, epochs=7), "--config", str(config)])
     except MedagentError as error:
         assert "the trial found" in str(error)  # noqa: PT017
     said = capsys.readouterr().out
@@ -138,6 +141,7 @@ def test_a_trial_prints_what_happened_and_leaves_nothing(
     for words in ("The first rollout, question starter:", "\u00ab|<", "differ most, before the update:", "Memory: "):
         assert words in said
     assert not (tmp_path / "run").exists()
+    assert not kept.exists(), "a trial is in no logger of the configuration"
     assert list(tmp_path.glob("medagent-check-*")) == []
 
 
