@@ -98,7 +98,8 @@ def gaps(rows: Sequence[Mapping[str, Any]], *names: str) -> Iterator[tuple[float
     """(difference, text, one number, the other) of each sampled token of recorded rollouts, for two names."""
     for turn in (turn for row in rows for turn in row["turns"] if turn["numbers"]):  # no step read the others
         for text, one, other in zip(turn["token_texts"], *(turn["numbers"][name] for name in names), strict=True):
-            yield abs(other - one), text, one, other
+            if one is not None and other is not None:  # a number that is not finite is none
+                yield abs(other - one), text, one, other
 
 
 def as_marked_tokens(rollout: Rollout, tokenizer: PreTrainedTokenizerBase) -> str:

@@ -1,5 +1,6 @@
 """Each iteration's rollouts on disk, with the trainer's numbers of every sampled token beside them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,6 @@ def _text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     return str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
 
-def _written(values: Tensor) -> list[float]:
-    """Numbers as short as they can be written without a change of their 32 bits."""
-    return [float(str(each)) for each in values.numpy()]
+def _written(values: Tensor) -> list[float | None]:
+    """Numbers as short as they can be written without a change of their 32 bits; None where they are not finite."""
+    return [float(str(each)) if math.isfinite(each) else None for each in values.numpy()]

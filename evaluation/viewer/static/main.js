@@ -218,7 +218,7 @@ async function begin() {
   const names = partNames();
   if (!(state.order in ORDERS)) state.order = "sampled";
   fill(byId("order"), Object.entries(ORDERS).map(([value, [text]]) => [value, text]), state.order);
-  if (!(state.part in parts())) state.part = names.at(-1) ?? "";
+  if (!(state.part in parts())) state.part = names.at(/^\d+$/.test(names[0]) ? -1 : 0) ?? "";
   fill(byId("part"), names.map((name) => [name, partWords(name)]), state.part);
   byId("part").addEventListener("change", (event) => choosePart(event.target.value));
   for (const id of ["filter", "order"]) byId(id).addEventListener("change", (event) => ((state[id] = event.target.value), drawList(), remember()));

@@ -61,10 +61,12 @@ export function drawLegend(place, key, most) {
   place.replaceChildren(make("b", {}, words), ...marks, `Orange: ${meaning}. Underlined: clipped. Struck through: not in the loss.`);
 }
 
+const written = (value) => (Number.isFinite(value) ? Number(value.toPrecision(9)) : "not finite");
+
 /** All numbers of a token, a line each. */
 function valuesOf(turn, at) {
   const told = Object.entries(TOKENS).filter(([key]) => key in turn.numbers || ["token_ratio", "sampler_gap"].includes(key));
-  const lines = told.map(([key, [words, read]]) => `${words.padEnd(34)} ${Number(read(turn.numbers, at).toPrecision(9))}`);
+  const lines = told.map(([key, [words, read]]) => `${words.padEnd(34)} ${written(read(turn.numbers, at))}`);
   return [`${JSON.stringify(visible(short(turn.token_texts[at])))}, token ${at + 1} of the turn`, ...lines].join("\n");
 }
 

@@ -246,7 +246,7 @@ class Iterations:
                 clip_high=0.2,
             )
             lengths_of_one = 2 * logprobs.detach().exp()
-            self.correction.on_policy_loss(self.module, PolicyTerms(surrogate, logprobs, lengths_of_one))
+            self.correction.on_policy_loss(self.module, PolicyTerms(surrogate, logprobs, lengths_of_one, ones, None))
         self.correction.on_finite_gradient(self.module, self.optimizer)
         self.correction.on_train_batch_end(self.trainer, self.module, None, None, 0)
         found, group["lr"] = group["lr"], 1.0

@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, pstdev
 
@@ -18,7 +19,7 @@ from medagent.models.causal_lm import load_causal_lm
 from medagent.training.adapters import CRITIC, POLICY
 from medagent.training.advantages import GAE
 from medagent.training.callbacks import ClippingBiasCorrection, RolloutRecords, TurnLevelSampling
-from medagent.training.callbacks.records import token_texts
+from medagent.training.callbacks.records import record, token_texts
 from medagent.training.experience import rollout_name
 from medagent.training.module import StepCallback
 from medagent.training.objectives import ClippedSurrogate
@@ -157,6 +158,17 @@ def test_records_hold_the_rollouts_and_the_texts_of_their_tokens(retriever, tmp_
         for turn in row["turns"]:
             assert len(turn["token_texts"]) == turn["tokens"] == len(turn["numbers"]["ratio"])
             assert turn["given"] + "".join(turn["token_texts"]) == turn["text"]
+
+
+def test_numbers_stand_beside_the_tokens_that_were_sampled_and_not_those_that_were_given(retriever, tmp_path) -> None:
+    (first, *_) = fitted(retriever, tmp_path, RolloutRecords()).rollouts
+    turns = [replace(first.turns[0], forced_prefix=2), *first.turns[1:]]
+    places = torch.arange(len(first.token_ids), dtype=torch.float32)
+    places[len(first.prompt_ids) + 3] = torch.inf
+    told = record(replace(first, turns=turns), {"value": places}, make_module().tokenizer)["turns"][0]
+    begin, count = len(first.prompt_ids) + 2, len(first.turns[0].token_ids) - 2
+    assert told["numbers"]["value"] == [begin, None, *range(begin + 2, begin + count)], "JSON has no infinity"
+    assert len(told["token_texts"]) == count
 
 
 def test_a_resumed_run_writes_the_same_bytes(retriever, tmp_path: Path) -> None:
