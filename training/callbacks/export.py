@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from medagent.agent_folder import retriever_spec, save_agent
 from medagent.agent_spec import AgentSpec, read_spec
-from medagent.errors import require
+from medagent.errors import InputError, require
 from medagent.evaluation.viewer.recorded import ROLLOUTS, RecordedRun, read_metrics
 from medagent.models.base_models import stored_name
 from medagent.training.agent_data import AgentData
@@ -180,7 +180,11 @@ class ProgressLine(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tell what changed most since the run began, with rollouts before and after."""
         run = Path(trainer.default_root_dir)
-        print("\n".join([*changes(read_metrics(run)), *before_and_after(run)]), flush=True)
+        try:
+            told = [*changes(read_metrics(run)), *before_and_after(run)]
+        except InputError as error:  # a record was damaged since, and the run itself is whole
+            told = [str(error)]
+        print("\n".join(told), flush=True)
 
 
 WATCHED = {  # metric -> its words

@@ -68,7 +68,8 @@ def _told(row: Row, iteration: int) -> Row:
 
 
 def _means(turn: Row) -> dict[str, float]:
-    return {name: fmean(values) for name, values in turn["numbers"].items() if values}
+    finite = {name: [each for each in values if each is not None] for name, values in turn["numbers"].items()}
+    return {name: fmean(values) for name, values in finite.items() if values}
 
 
 def _trace(logger: MLFlowLogger, rows: Sequence[Row], iteration: int) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
-from medagent.training.callbacks.export import before_and_after, changes
+import pytest
+
+from medagent.training.callbacks.export import ProgressLine, before_and_after, changes
 from tests.evaluation.viewer.support import write_run
 
 
@@ -23,3 +26,11 @@ def test_questions_whose_reward_changed_most_are_shown_before_and_after(tmp_path
     assert lines[1].startswith("q")
     assert [line.split(":")[0] for line in lines[2:]] == ["  iteration 1, wrong", "  iteration 3, correct"]
     assert before_and_after(tmp_path / "none") == []
+
+
+def test_a_damaged_record_does_not_end_a_run_with_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "run")
+    for place in (run / "rollouts").glob("*.gz"):
+        place.write_bytes(place.read_bytes()[:-20])
+    ProgressLine().on_train_end(SimpleNamespace(default_root_dir=run), None)
+    assert "iteration_0000.jsonl.gz" in capsys.readouterr().out
