@@ -62,8 +62,8 @@ def begin(
             old, new = (f"{differing[0]} = {each.get(differing[0])!r}" for each in (found, wanted))
             remedy = "." if log is None else ", or --overwrite true to begin anew there."
             raise ConfigError(f"{folder}: holds {kind} with {old}, now {new}. Give another --out{remedy}")
-        for old in (log, folder / "report.json"):  # first, so that nothing old stands under new settings
-            old.unlink(missing_ok=True)
+        for stale in (log, folder / "report.json"):  # first, so that nothing old stands under new settings
+            stale.unlink(missing_ok=True)
     elif log is not None and log.exists():
         raise ConfigError(f"{folder}: holds {log.name} and no config.json. Give another --out.")
     write_json(path, wanted)

@@ -81,8 +81,8 @@ def check_command(args: list[str]) -> None:
     print("Means of two steps:", ", ".join(f"{name} {metrics[name]:.3g}" for name in UPDATE if name in metrics))
     print("Memory:", memory_line())
     found = [
-        *mistakes(data.rollouts, data.questions, data),
         *unended_turns(tokenizer, module, data.agent_settings.protocol),
+        *mistakes(data.rollouts, data.questions, data),
     ]
     if moved_by > MOST_MOVED:
         found.append(

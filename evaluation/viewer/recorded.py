@@ -31,8 +31,8 @@ def summary_of(row: Mapping[str, Any]) -> Row:
         # An evaluation's answers earn nothing.
         "reward": None if "mode" in row else row["reward"] + sum(turn["reward"] for turn in turns),
         "searches": sum(turn["query"] is not None for turn in turns),
-        "passages": len(shown := {hit["id"] for turn in turns for hit in turn["passages"]}),
-        "gold": bool(shown.intersection(row["gold_passage_ids"])),
+        "passages": len(shown := [hit["id"] for turn in turns for hit in turn["passages"]]),
+        "gold": bool(row["gold_passage_ids"]) and {*row["gold_passage_ids"]} <= {*shown},
         "tokens": sum(turn["tokens"] for turn in turns),
         "clipped": sum(map(bool, counted)) / len(counted) if counted else None,
     }

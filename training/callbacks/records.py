@@ -108,6 +108,7 @@ def token_numbers(terms: PolicyTerms, *, kl: bool, values: bool) -> dict[str, Te
 def record(rollout: Rollout, numbers: Mapping[str, Tensor], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """A rollout as a readable row whose turns hold `tokens`, and the trainer's `numbers` of them where there are."""
     row, place = readable(rollout), len(rollout.prompt_ids)
+    row["prompt"] = _text(tokenizer, [max(0, each) for each in rollout.prompt_ids])
     for told, turn in zip(row["turns"], rollout.turns, strict=True):
         place += len(turn.before)
         sampled = slice(place + turn.forced_prefix, place + len(turn.token_ids))

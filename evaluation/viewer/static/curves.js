@@ -12,6 +12,7 @@ const CURVES = [
   ["KL of the update", "policy/approx_kl", "nats per token, between the policy that sampled and the one that learns", 0.1],
   ["entropy", "policy/entropy", "nats per token"],
   ["searches", "rollout/searches", "per question"],
+  ["groups of equal rewards", "reward/zero_std_groups", "groups whose rollouts all earned the same"],
   ["rollouts cut", "rollout/truncated", "share that a limit ended", 0.3],
   ["gradient norm", "policy/grad_norm", "before it is clipped"],
   ["largest ratio", "policy/ratio_max", "largest importance weight"],
@@ -19,7 +20,8 @@ const CURVES = [
   ["loss of examples", "sft/loss", "nats per token"],
 ];
 const SHARES = ["success", "held-out accuracy", "clip fraction", "rollouts cut"];
-const WIDE = 1000; // from this ratio of the largest to the smallest value on, the axis is logarithmic
+const HEAVY = ["KL to the reference", "KL of the update", "gradient norm"]; // logarithmic from WIDE on
+const WIDE = 1000; // times the smallest value
 const WIDTH = 200;
 const HEIGHT = 60;
 
@@ -45,7 +47,7 @@ export function drawCurves(place, runs, { chosen, alarms, choose }) {
     const values = runs.map((metrics) => metrics.map((row) => row[name]));
     const all = values.flat().filter(Number.isFinite);
     const [low, high] = SHARES.includes(title) ? [0, 1] : [Math.min(...all), Math.max(...all)];
-    const log = low > 0 && high / low > WIDE;
+    const log = HEAVY.includes(title) && low > 0 && high / low > WIDE;
     const at = log ? Math.log : (value) => value;
     const y = (value) => HEIGHT - 2 - ((at(value) - at(low)) / (at(high) - at(low) || 1)) * (HEIGHT - 4);
     const now = values[0][chosen];

@@ -17,8 +17,8 @@ const FILTERS = {
   searched: ["searched", (row) => row.searches > 0],
   no_search: ["never searched", (row) => !row.searches],
   empty: ["searched and found nothing", (row) => row.searches > 0 && !row.passages],
-  gold: ["saw the evidence", (row) => row.gold],
-  gold_wrong: ["saw the evidence, then not correct", (row) => row.gold && wrong(row)],
+  gold: ["saw all of the evidence", (row) => row.gold],
+  gold_wrong: ["saw all of it, then not correct", (row) => row.gold && wrong(row)],
   equal: ["groups of equal rewards", (row, group) => group.length > 1 && group.every((each) => each.reward === row.reward)],
   differs: ["groups of different rewards", (row, group) => group.some((each) => each.reward !== row.reward)],
 };
@@ -92,7 +92,7 @@ function drawList() {
     const verdict = make("span", { className: wrong(row) ? "bad" : "good" }, row.verdict);
     const button = make("button", { type: "button" }, make("span", { dir: "auto" }, questions[row.question_id].slice(0, 160)), make("span", { className: "figures" }, verdict, figures));
     if (row.question_id === state.question && row.sample === state.sample) button.setAttribute("aria-current", "true");
-    button.addEventListener("click", () => show(row.question_id, row.sample));
+    button.addEventListener("click", () => show(row.question_id, row.sample).then(() => byId("rollouts").querySelector("[aria-current]")?.focus()));
     return make("li", {}, button);
   });
   byId("rollouts").replaceChildren(...rows);
@@ -226,6 +226,11 @@ async function begin() {
   byId("number").addEventListener("change", (event) => ((state.key = event.target.value), show(state.question, state.sample)));
   byId("beside").addEventListener("change", (event) => ((state.beside = event.target.value), show(state.question, state.sample)));
   watchTokens(byId("shown"), byId("values"));
+  byId("rollouts").addEventListener("keydown", (event) => {
+    const item = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
+    const next = item && event.target.closest("li")?.[item]?.querySelector("button");
+    if (next) (next.focus(), event.preventDefault());
+  });
   if (state.part) await choosePart(state.part);
   else {
     draw();

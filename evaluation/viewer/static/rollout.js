@@ -124,9 +124,13 @@ function turnFigures(turn) {
 
 function passage(hit, gold, number) {
   const mark = gold.includes(hit.id) ? [make("span", { className: "good" }, "gold "), ""] : [];
-  const summary = make("summary", {}, `[${number}] `, ...mark, visible(short(heading(hit))), make("span", { className: "hint" }, ` score ${plain(hit.score)}`));
-  const details = make("details", { className: "passage" }, summary);
-  details.addEventListener("toggle", () => details.open && !details.querySelector("p") && details.append(make("p", { dir: "auto", tabIndex: 0 }, visible(hit.text))), { once: true });
+  return folded([`[${number}] `, ...mark, visible(short(heading(hit))), make("span", { className: "hint" }, ` score ${plain(hit.score)}`)], hit.text);
+}
+
+/** A text that is drawn when its summary is opened. */
+function folded(summary, text) {
+  const details = make("details", { className: "passage" }, make("summary", {}, ...summary));
+  details.addEventListener("toggle", () => details.open && !details.querySelector("p") && details.append(make("p", { dir: "auto", tabIndex: 0 }, visible(text))), { once: true });
   return details;
 }
 
@@ -144,6 +148,7 @@ export function drawRollout(rollout, { key, most, title }) {
   if (rollout.clip_bias_scale) figures.push(`correction's scale ${plain(rollout.clip_bias_scale)}`);
   card.append(make("p", {}, make("span", { className: right ? "good" : "bad" }, rollout.verdict), ` · ${figures.filter(Boolean).join(" · ")}`));
   if (rollout.error) card.append(make("p", { className: "wrong" }, visible(short(rollout.error))));
+  if (rollout.prompt) card.append(folded([make("span", {}, "Prompt, as the model read it")], rollout.prompt));
   let number = 0;
   rollout.turns.forEach((turn, place) => {
     const kind = KINDS(turn, place === rollout.turns.length - 1, rollout.answer);

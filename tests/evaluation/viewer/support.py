@@ -39,6 +39,7 @@ def rollout(question: str, sample: int, *, right: bool, iteration: int = 0, word
             {**answer, "given": "", "token_texts": ["<answer>x</answer>"], "numbers": numbers(1, 0.5)},
         ],
         "answer": "x",
+        "prompt": f"Question: {HOSTILE}",
         "verdict": "correct" if right else "wrong",
         "reward": float(right),
         "stop_reason": "answered",

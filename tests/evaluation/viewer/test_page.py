@@ -86,6 +86,17 @@ def test_tokens_show_the_trainers_numbers_to_pointer_and_keyboard(page: Any) -> 
     expect(page.locator("#values")).to_contain_text("token 2 of the turn")
 
 
+def test_the_keyboard_walks_the_list(page: Any) -> None:
+    from playwright.sync_api import expect
+
+    page.locator("#rollouts button").first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    second = page.locator("#rollouts button").nth(1)
+    expect(second).to_have_attribute("aria-current", "true")
+    expect(second).to_be_focused()
+
+
 def test_a_group_and_an_earlier_iteration_stand_beside_a_rollout(page: Any) -> None:
     from playwright.sync_api import expect
 
@@ -101,8 +112,10 @@ def test_marks_that_turn_the_direction_are_written_out(page: Any) -> None:
     from playwright.sync_api import expect
 
     expect(page.locator("article.card h3")).to_contain_text("\u27e8U+202E\u27e9")
-    page.locator(".passage summary").first.click()
-    expect(page.locator(".passage p").first).to_contain_text("<img src=x")
+    page.get_by_text("Prompt, as the model read it").click()
+    expect(page.locator(".passage p").first).to_contain_text("Question: </script><img src=x")
+    page.locator(".turn .passage summary").first.click()
+    expect(page.locator(".turn .passage p").first).to_contain_text("<img src=x")
 
 
 def test_the_page_follows_a_run(page: Any, run: Path) -> None:
