@@ -19,6 +19,9 @@ from medagent.run_folder import ENDING
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from tests.medagent.models.gguf_files import write_gguf
+from tests.medagent.serving.page_visit import browser
+
+__all__ = ["browser"]  # here, as Playwright runs once in a session
 
 # make test runs as many workers as cores: more threads than one, here or in a child, would only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

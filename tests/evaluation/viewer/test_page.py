@@ -11,7 +11,6 @@ import pytest
 from medagent.evaluation.viewer.recorded import RecordedRun
 from medagent.evaluation.viewer.server import exported, make_viewer
 from tests.evaluation.viewer.support import rollout, write_evaluation, write_iteration, write_run
-from tests.medagent.serving.page_visit import browser  # noqa: F401 (a fixture)
 from tests.medagent.serving.support import served
 from tests.medagent.serving.test_page import AXE, RULES
 
@@ -24,7 +23,7 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def page(browser: Any, run: Path, request: pytest.FixtureRequest) -> Iterator[Any]:  # noqa: F811
+def page(browser: Any, run: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
     with served(make_viewer([RecordedRun(run)])) as url:
         context = browser.new_context(**getattr(request, "param", {}))
         page = context.new_page()
@@ -131,7 +130,7 @@ def test_nothing_is_wider_than_a_phone(page: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_the_exported_file_shows_the_same(browser: Any, run: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_the_exported_file_shows_the_same(browser: Any, run: Path, tmp_path: Path) -> None:
     place = tmp_path / "run.html"
     place.write_text(exported([RecordedRun(run)]))
     page = browser.new_page()
@@ -159,7 +158,7 @@ def test_axe_finds_nothing(page: Any) -> None:
     assert not [(each["id"], [node["html"] for node in each["nodes"]]) for each in found["violations"]]
 
 
-def test_the_report_of_an_evaluation_shows_its_tables(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_the_report_of_an_evaluation_shows_its_tables(browser: Any, tmp_path: Path) -> None:
     from playwright.sync_api import expect
 
     page = browser.new_page()

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from medagent.policies.scripted import ScriptedPolicy
-from tests.medagent.serving.page_visit import browser, visit
+from tests.medagent.serving.page_visit import visit
 from tests.medagent.serving.support import says
 
-__all__ = ["browser", "visit"]
+__all__ = ["visit"]
 
 
 @pytest.fixture
