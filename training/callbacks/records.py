@@ -106,7 +106,7 @@ def token_numbers(terms: PolicyTerms, *, kl: bool, values: bool) -> dict[str, Te
 
 
 def record(rollout: Rollout, numbers: Mapping[str, Tensor], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """A rollout as a readable row whose turns hold `tokens`, and the trainer's `numbers` of them where there are."""
+    """A rollout as a row whose turns hold `token_texts`, and the trainer's `numbers` of them where there are."""
     row, place = readable(rollout), len(rollout.prompt_ids)
     row["prompt"] = _text(tokenizer, [max(0, each) for each in rollout.prompt_ids])
     for told, turn in zip(row["turns"], rollout.turns, strict=True):

@@ -16,6 +16,18 @@ from medagent.evaluation.viewer.recorded import write_summaries
 from medagent.types import Limits, Rollout, StopReason, Turn
 from tests.evaluation.support import QUESTIONS
 
+SUMMARY = {  # of the first rollout
+    "question_id": "q0",
+    "sample": 0,
+    "verdict": "correct",
+    "stop_reason": "answered",
+    "reward": 1.0,
+    "searches": 1,
+    "passages": 1,
+    "gold": True,
+    "tokens": 6,
+    "clipped": 1.0,
+}
 HOSTILE = "</script><img src=x onerror=hacked=1><b>\u202eabc\u2066</b>"
 
 

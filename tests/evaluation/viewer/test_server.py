@@ -15,7 +15,7 @@ from medagent.errors import InputError
 from medagent.evaluation.viewer import server
 from medagent.evaluation.viewer.recorded import RecordedRun
 from medagent.evaluation.viewer.server import exported, make_viewer
-from tests.evaluation.viewer.support import HOSTILE, rollout, write_evaluation, write_run
+from tests.evaluation.viewer.support import HOSTILE, SUMMARY, rollout, write_evaluation, write_run
 
 
 @pytest.fixture
@@ -35,18 +35,7 @@ def test_the_overview_tells_curves_events_and_the_rollouts_of_each_iteration(cli
     assert told["events"][0]["signs"] == ["success fell"]
     assert list(told["parts"]) == ["0", "1", "2"]
     first = told["parts"]["0"]["rollouts"][0]
-    assert first == {
-        "question_id": "q0",
-        "sample": 0,
-        "verdict": "correct",
-        "stop_reason": "answered",
-        "reward": 1.0,
-        "searches": 1,
-        "passages": 1,
-        "gold": True,
-        "tokens": 6,
-        "clipped": 1.0,
-    }
+    assert first == SUMMARY
     assert told["parts"]["0"]["questions"]["q0"].startswith("q0 ")
 
 

@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, WandbLogger
 from medagent.retrieval.errors import RetrievalError
 from medagent.training.callbacks import RolloutRecords, TrackioLogger
 from medagent.training.callbacks.trackers import track
-from tests.evaluation.viewer.support import HOSTILE, rollout
+from tests.evaluation.viewer.support import HOSTILE, SUMMARY, rollout
 from tests.training.support import make_data, make_module, quiet_trainer
 
 
@@ -49,16 +49,7 @@ def test_a_table_has_a_row_per_rollout_with_its_figures_and_its_dialogue(tmp_pat
     assert first.pop("dialogue").startswith(f" word0 word1 word2 word3{HOSTILE}\n\n")
     assert first == {
         "iteration": 1,
-        "question_id": "q0",
-        "sample": 0,
-        "verdict": "correct",
-        "stop_reason": "answered",
-        "reward": 1.0,
-        "searches": 1,
-        "tokens": 6,
-        "clipped": 1.0,
-        "passages": 1,
-        "gold": True,
+        **SUMMARY,
         "turn_ratios": "[1.0, 0.5]",
         "turn_advantages": "[0.125, 0.125]",
         "question": f"q0 {HOSTILE}",
